@@ -1,0 +1,226 @@
+"""The one interface to a platform. Nothing outside ``backends`` knows which platform it is on.
+
+A backend probes, builds, and opens a *device*: a worker process that holds the kernels, so that a
+crash or a hang there is an ``Outcome`` here. ``bind`` is the exception: it calls a kernel that was
+verified before in the caller's own process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opwright.spec.dtypes import DType
+from opwright.spec.kernel import Kernel
+from opwright.spec.signature import Signature
+
+Array = NDArray[Any]
+Placement = Literal["end", "begin", "aligned"]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a platform is here, or why it is not: ``reason`` is words a person can act on."""
+
+    backend: str
+    available: bool
+    device: str
+    reason: str = ""
+    threads: int = 1
+    isas: frozenset[str] = frozenset()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A speed limit measured on this machine, never a datasheet's.
+
+    ``name`` is ``fma f32``, ``fma f64``, ``dot bf16``, ``amx bf16``, ``amx int8``, ``read`` or
+    ``copy``; ``value`` is in ``unit``: ``GFLOP/s`` (``GOP/s`` for integers) or ``GB/s``. ``copy``
+    counts the bytes read and the bytes written.
+    """
+
+    name: str
+    value: float
+    unit: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A built kernel. ``key`` identifies the exact bytes and how they came to be."""
+
+    path: Path
+    key: str
+    kernel: str
+    source: Path
+    source_hash: str
+    compiler: str
+    flags: tuple[str, ...]
+    isa: str
+    fast_math: bool
+    cached: bool
+    seconds: float
+    warnings: str = ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What went wrong while a kernel ran.
+
+    ``kind`` is one of ``out-of-bounds``, ``writes-input``, ``beside-output``, ``crash``, ``hang``,
+    ``abort``, ``exception``, ``exit``, ``late-write``. ``message`` says which array, how many bytes
+    past which end, or which signal; ``output`` is the last of what the kernel printed.
+    """
+
+    kind: str
+    message: str
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One finished launch: the output as the kernel left it, and the fault if there was one."""
+
+    output: Array | None
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Times of one kernel in nanoseconds per call.
+
+    ``first`` is the first call ever in this worker (start-up included), ``values`` the samples
+    after warm-up, each the mean of ``calls`` calls.
+    """
+
+    first: float
+    values: tuple[float, ...]
+    calls: int
+
+
+class Buffers(ABC):
+    """One set of operands on the device, made by ``Device.upload``."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Give the memory back."""
+
+
+class Device(ABC):
+    """A worker process. Use as a context manager; it restarts itself after a fault."""
+
+    @abstractmethod
+    def upload(
+        self,
+        inputs: Sequence[tuple[str, Array]],
+        output: tuple[str, tuple[int, ...], DType],
+        placement: Placement,
+    ) -> Buffers:
+        """Copy named C-contiguous ``inputs`` to the device and make room for the named output.
+
+        ``end``: every array ends where an inaccessible page begins; ``begin``: it starts where one
+        ends; both with inputs write-protected and canaries round the output. ``aligned``: 64-byte
+        aligned in ordinary memory on huge pages, for timing.
+        """
+
+    @abstractmethod
+    def launch(
+        self,
+        artifact: Artifact,
+        buffers: Buffers,
+        values: Sequence[int | float],
+        threads: int = 1,
+        poison: int = 0xFF,
+        watch_ms: int = 0,
+    ) -> None:
+        """Fill the output with bytes of ``poison`` and start the kernel.
+
+        ``values`` are the dimensions, then the attributes, in the C function's order. With
+        ``watch_ms``, the output is looked at again that much later: a change is a ``late-write``.
+        """
+
+    @abstractmethod
+    def synchronize(self) -> Outcome:
+        """Wait for the launch, at most the time limit, and say how it ended. Never raises for it."""
+
+    @abstractmethod
+    def clock(
+        self,
+        artifact: Artifact,
+        buffers: Buffers,
+        values: Sequence[int | float],
+        threads: int,
+        cache: Literal["cold", "warm"],
+        samples: int,
+        min_sample_ns: float,
+    ) -> Samples | Fault:
+        """Time the kernel in a compiled loop.
+
+        ``warm`` samples average as many calls as ``min_sample_ns`` needs; each ``cold`` sample is
+        one call after every operand was pushed out of the caches. The first use of an artifact in
+        a worker warms up until the times settle; later ones go straight to sampling, so that
+        candidates can be interleaved sample by sample.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the worker."""
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Backend(ABC):
+    """A platform that can build and run kernels."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def probe(self) -> Probe:
+        """What is here. Never raises, never guesses."""
+
+    @abstractmethod
+    def memory_available(self) -> int:
+        """Bytes that operands may take now, on the device and in the host's copies of them."""
+
+    @abstractmethod
+    def measure_ceilings(self, progress: Callable[[str], None]) -> tuple[Ceiling, ...]:
+        """Measure every ceiling of this machine, for 1 thread and for all; takes seconds."""
+
+    @abstractmethod
+    def missing(self, kernel: Kernel) -> str:
+        """Why ``kernel`` cannot run on this machine, in words; empty when it can."""
+
+    @abstractmethod
+    def build(
+        self,
+        signature: Signature,
+        kernel: Kernel,
+        dtypes: Mapping[str, DType],
+        params: Mapping[str, int],
+    ) -> Artifact:
+        """Compile ``kernel`` for these element types and tunables, or take it from the cache.
+
+        Raises ``BuildError`` with the compiler's diagnostics, or ``MachineError`` when there is no
+        compiler.
+        """
+
+    @abstractmethod
+    def open(self, time_limit: float) -> Device:
+        """Start a worker process; ``time_limit`` is seconds a launch may take."""
+
+    @abstractmethod
+    def bind(
+        self, artifact: Artifact
+    ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
+        """A function ``(inputs, output, values, threads)`` that runs the kernel in this process."""

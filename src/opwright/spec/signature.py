@@ -1,0 +1,437 @@
+"""From an annotated formula to named dimensions, element types, and the C function they imply."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opwright.spec.dtypes import DTYPES, DType, dtype_named
+from opwright.spec.errors import DTypeError, ShapeError, UnknownNameError, UsageError
+
+Array = NDArray[Any]
+Scalar = float | int | bool
+
+
+@dataclass(frozen=True)
+class DTypeVar:
+    """A name for an element type that each call settles, such as ``T``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """What ``Tensor[T, "m k"]`` means: the element type's name and the dimensions.
+
+    A dimension is a name, a fixed size, or ``...`` for any number of leading dimensions.
+    """
+
+    dtype: str
+    dims: tuple[str | int, ...]
+
+    def __str__(self) -> str:
+        return f'Tensor[{self.dtype}, "{" ".join(map(str, self.dims))}"]'
+
+
+if TYPE_CHECKING:
+    # A type checker reads Tensor[T, "m k"] as Annotated[<any array>, "m k"].
+    Tensor = Annotated
+    T = U = V = Array
+else:
+    T, U, V = DTypeVar("T"), DTypeVar("U"), DTypeVar("V")
+
+    class Tensor:
+        """Annotation of a tensor: ``Tensor[T, "m k"]``, ``Tensor["i32", "n"]``, ``Tensor[T, "..."]``.
+
+        The first part is a dtype variable (or its name) or an element type's name; the second
+        gives the dimensions in jaxtyping's notation: names, sizes, and a leading ``...``.
+        """
+
+        def __class_getitem__(cls, item: object) -> TensorType:
+            if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str)):
+                raise UsageError(f'Tensor[{item!r}] should be like Tensor[T, "m k"]')
+            dtype, dims = item
+            if isinstance(dtype, DTypeVar | DType):
+                dtype = dtype.name
+            if not (isinstance(dtype, str) and dtype.isidentifier()):
+                raise UsageError(
+                    f"Tensor's element type {dtype!r} should be a variable such as T or a dtype "
+                    f"such as {', '.join(DTYPES)}"
+                )
+            return TensorType(dtype, _parse_dims(dims))
+
+
+def _parse_dims(text: str) -> tuple[str | int, ...]:
+    dims: list[str | int] = []
+    for position, word in enumerate(text.split()):
+        if word == "...":
+            if position:
+                raise UsageError(f"dimensions {text!r}: '...' can only come first")
+            dims.append(word)
+        elif word.isdecimal():
+            dims.append(int(word))
+        elif word.isidentifier():
+            dims.append(word)
+        else:
+            raise UsageError(
+                f"dimensions {text!r}: {word!r} is neither a name, nor a size, nor '...'"
+            )
+    return tuple(dims)
+
+
+@dataclass(frozen=True)
+class TensorParam:
+    """A tensor argument (or the output, named ``out``)."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class ScalarParam:
+    """An attribute: a Python ``float``, ``int`` or ``bool`` with an optional default."""
+
+    name: str
+    type: type[float] | type[int] | type[bool]
+    default: Scalar | None = None
+
+    @property
+    def c(self) -> str:
+        """Its C type."""
+        return {float: "double", int: "std::int64_t", bool: "bool"}[self.type]
+
+
+# C++ keywords and names that the kernel's own translation unit needs.
+_RESERVED = frozenset(
+    "alignas alignof and asm auto bool break case catch char class const constexpr continue "
+    "default delete do double else enum explicit export extern false float for friend goto if "
+    "inline int long mutable namespace new not nullptr operator or private protected public "
+    "register return short signed sizeof static struct switch template this throw true try typedef "
+    "typename union unsigned using virtual void volatile while xor opw out std".split()
+)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A declared signature. ``dims`` are the named dimensions in the C function's order.
+
+    The order is the output's dimensions, then those that only inputs have, as they first appear. A
+    leading ``...`` becomes one dimension of the C function: ``n`` when it is all there is, else
+    ``batch``.
+    """
+
+    name: str
+    inputs: tuple[TensorParam, ...]
+    output: TensorParam
+    scalars: tuple[ScalarParam, ...]
+    dims: tuple[str, ...]
+    variables: Mapping[str, tuple[DType, ...]]
+    ellipsis: str
+
+    @property
+    def tensors(self) -> tuple[TensorParam, ...]:
+        """Inputs in order, then the output."""
+        return (*self.inputs, self.output)
+
+    def dtype(self, param: TensorParam, dtypes: Mapping[str, DType]) -> DType:
+        """The element type of ``param`` when the variables are ``dtypes``."""
+        return dtypes.get(param.type.dtype) or dtype_named(param.type.dtype)
+
+    def compute(self, dtypes: Mapping[str, DType]) -> DType:
+        """The widest type that a kernel is expected to accumulate in, over all the tensors."""
+        types = [DTYPES[self.dtype(p, dtypes).compute] for p in self.tensors]
+        return max(types, key=lambda d: (d.kind == "float", d.bytes))
+
+    def choices(self) -> list[dict[str, DType]]:
+        """Every assignment of the dtype variables, first variable slowest."""
+        result: list[dict[str, DType]] = [{}]
+        for variable, options in self.variables.items():
+            result = [{**chosen, variable: option} for chosen in result for option in options]
+        return result
+
+    def settle_dtypes(self, arrays: Sequence[np.dtype[Any]]) -> dict[str, DType]:
+        """The variables' element types for inputs of these NumPy dtypes.
+
+        Raises ``DTypeError`` naming both dtypes where two disagree or no declared one fits.
+        """
+        settled: dict[str, DType] = {}
+        owner: dict[str, str] = {}
+        known = {d.numpy: d for d in DTYPES.values()}
+        for param, given in zip(self.inputs, arrays, strict=True):
+            wanted = param.type.dtype
+            if wanted in settled and given != settled[wanted].numpy:
+                raise DTypeError(
+                    f"{self.name}: {owner[wanted]} is {settled[wanted].numpy} and {param.name} is "
+                    f"{given}; both are {wanted}, so they must be the same. Convert one of them"
+                )
+            options = self.variables.get(wanted) or (dtype_named(wanted),)
+            found = known.get(given)
+            if found is None or found not in options:
+                has = ", ".join(f"{d.name} ({d.numpy})" for d in options)
+                raise DTypeError(
+                    f"{self.name}: {param.name} is {given}, for which there is no kernel; "
+                    f"{wanted if wanted in self.variables else param.name} can be {has}. "
+                    "Convert the array, or add the dtype to the declaration"
+                )
+            if wanted in self.variables:
+                settled[wanted] = found
+                owner[wanted] = param.name
+        for variable, options in self.variables.items():
+            settled.setdefault(variable, options[0])
+        return settled
+
+    def settle_dims(self, shapes: Sequence[tuple[int, ...]]) -> tuple[dict[str, int], tuple[int, ...]]:
+        """Sizes of the named dimensions and of the ``...`` part, from the inputs' shapes.
+
+        Raises ``ShapeError`` naming both arrays and sizes where they do not agree.
+        """
+        sizes: dict[str, int] = {}
+        owner: dict[str, str] = {}
+        leading: tuple[int, ...] | None = None
+        lead_owner = ""
+        for param, shape in zip(self.inputs, shapes, strict=True):
+            dims = param.type.dims
+            fixed = dims[1:] if dims[:1] == ("...",) else dims
+            extra = len(shape) - len(fixed)
+            if extra < 0 or (extra > 0 and len(fixed) == len(dims)):
+                at_least = "at least " if len(fixed) < len(dims) else ""
+                raise ShapeError(
+                    f"{self.name}: {param.name} has shape {shape}, {len(shape)} dimensions; "
+                    f"{param.type} needs {at_least}{len(fixed)}"
+                )
+            if len(fixed) < len(dims):
+                if leading is None:
+                    leading, lead_owner = shape[:extra], param.name
+                elif leading != shape[:extra]:
+                    raise ShapeError(
+                        f"{self.name}: the leading dimensions '...' are {leading} in {lead_owner} "
+                        f"and {shape[:extra]} in {param.name}; they must be the same"
+                    )
+            for dim, size in zip(fixed, shape[extra:], strict=True):
+                if isinstance(dim, int):
+                    if dim != size:
+                        raise ShapeError(
+                            f"{self.name}: {param.name} has shape {shape}; {param.type} needs "
+                            f"{dim} where it has {size}"
+                        )
+                elif sizes.setdefault(dim, size) != size:
+                    raise ShapeError(
+                        f"{self.name}: {dim} is {sizes[dim]} in {owner[dim]} and {size} in "
+                        f"{param.name} (shape {shape}); they must be the same"
+                    )
+                else:
+                    owner.setdefault(dim, param.name)
+        leading = leading or ()
+        if self.ellipsis:
+            sizes[self.ellipsis] = int(np.prod(leading, dtype=np.int64))
+        return {dim: sizes[dim] for dim in self.dims}, leading
+
+    def shape(
+        self, param: TensorParam, dims: Mapping[str, int], leading: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
+        """The shape of ``param`` at these sizes; ``leading`` is the ``...`` part."""
+        shape: list[int] = []
+        for dim in param.type.dims:
+            if dim == "...":
+                shape.extend(leading)
+            else:
+                shape.append(dim if isinstance(dim, int) else dims[dim])
+        return tuple(shape)
+
+    def check_dims(self, names: Mapping[str, int]) -> None:
+        """Raise ``UnknownNameError`` for a name that is none of this signature's dimensions."""
+        for name in names:
+            if name not in self.dims:
+                raise UnknownNameError("dimension", name, self.dims, self.name)
+
+    def settle_scalars(
+        self, given: Mapping[str, object], dtypes: Mapping[str, DType]
+    ) -> dict[str, Scalar]:
+        """Attributes with defaults filled in.
+
+        Floats are rounded to float32 where the kernels compute in it, as NumPy and torch round a
+        Python scalar to the array's type: so the formula and a kernel that casts see one value.
+        """
+        known = {s.name for s in self.scalars}
+        for name in given:
+            if name not in known:
+                raise UnknownNameError("attribute", name, known, self.name)
+        single = self.compute(dtypes).name == "f32"
+        settled: dict[str, Scalar] = {}
+        for scalar in self.scalars:
+            value = given.get(scalar.name, scalar.default)
+            if value is None:
+                raise UsageError(f"{self.name}: attribute {scalar.name} has no default: give it")
+            settled[scalar.name] = _scalar(self.name, scalar, value, single)
+        return settled
+
+    def c_prototype(self, dtypes: Mapping[str, DType] | None = None) -> str:
+        """The C function that a kernel file defines.
+
+        With ``dtypes`` the element types are concrete C++ types, else the variables' names.
+        """
+
+        def c_type(param: TensorParam) -> str:
+            if dtypes is None and param.type.dtype in self.variables:
+                return param.type.dtype
+            return self.dtype(param, dtypes or {}).c
+
+        arguments = [f"const {c_type(p)}* {p.name}" for p in self.inputs]
+        arguments.append(f"{c_type(self.output)}* {self.output.name}")
+        arguments += [f"std::int64_t {dim}" for dim in self.dims]
+        arguments += [f"{s.c} {s.name}" for s in self.scalars]
+        text = f"void {self.name}({', '.join(arguments)})"
+        return text if dtypes is not None else text.replace("std::", "")
+
+    def c_prelude(self, dtypes: Mapping[str, DType]) -> str:
+        """Text put before a kernel's source.
+
+        It declares the function, so that a kernel of another signature is a compile error at its
+        own line, and defines ``opw_entry``, through which any kernel is called the same way.
+        """
+        arguments: list[str] = []
+        for index, param in enumerate(self.tensors):
+            const = "const " if index < len(self.inputs) else ""
+            c_type = f"{const}{self.dtype(param, dtypes).c}*"
+            arguments.append(f"static_cast<{c_type}>(call->tensors[{index}])")
+        arguments += [f"call->values[{index}].i" for index in range(len(self.dims))]
+        for index, scalar in enumerate(self.scalars, len(self.dims)):
+            member = "f" if scalar.type is float else "i"
+            convert = " != 0" if scalar.type is bool else ""
+            arguments.append(f"call->values[{index}].{member}{convert}")
+        return "\n".join(
+            [
+                "#include <cstdint>",
+                '#include "opwright/call.h"',
+                '#include "opwright/types.h"',
+                "using std::int64_t;",
+                f'extern "C" __attribute__((visibility("default"))) {self.c_prototype(dtypes)};',
+                'extern "C" __attribute__((visibility("default")))',
+                "inline __attribute__((used)) void opw_entry(const opw::Call* call) {",
+                "    opw::detail::current_threads = call->threads;",
+                f"    {self.name}({', '.join(arguments)});",
+                "}",
+                "",
+            ]
+        )
+
+
+def _scalar(operator: str, param: ScalarParam, value: object, single: bool) -> Scalar:
+    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if param.type is bool and isinstance(value, bool | np.bool_):
+        return bool(value)
+    if param.type is int and integral:
+        if not -(2**63) <= int(value) < 2**63:  # type: ignore[call-overload]
+            raise UsageError(f"{operator}: attribute {param.name}={value} does not fit int64")
+        return int(value)  # type: ignore[call-overload,no-any-return]
+    if param.type is float and (integral or isinstance(value, float | np.floating)):
+        with np.errstate(over="ignore"):
+            return float(np.float32(value)) if single else float(value)  # type: ignore[arg-type]
+    raise UsageError(
+        f"{operator}: attribute {param.name} is a {param.type.__name__}, got {value!r}"
+    )
+
+
+def signature_of(
+    formula: Callable[..., Any], dtypes: Mapping[str, Sequence[str]]
+) -> Signature:
+    """Read the signature off an annotated formula.
+
+    Raises ``UsageError`` saying which parameter is declared wrongly and how it should be.
+    """
+    name = formula.__name__
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
+        raise UsageError(f"operator name {name!r} cannot name a C function")
+    annotations = inspect.get_annotations(formula, eval_str=True)
+    inputs: list[TensorParam] = []
+    scalars: list[ScalarParam] = []
+    for parameter in inspect.signature(formula).parameters.values():
+        where = f"{name}: parameter {parameter.name}"
+        if parameter.name in _RESERVED:
+            raise UsageError(f"{where}: the name has a meaning in C++ or to Opwright; choose another")
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise UsageError(f"{where}: an operator has a fixed list of parameters, no * or **")
+        kind = annotations.get(parameter.name)
+        has_default = parameter.default is not parameter.empty
+        if isinstance(kind, TensorType):
+            if has_default:
+                raise UsageError(f"{where}: a tensor cannot have a default")
+            if scalars:
+                raise UsageError(f"{where}: tensors come before attributes")
+            inputs.append(TensorParam(parameter.name, kind))
+        elif kind in (float, int, bool):
+            scalar = ScalarParam(parameter.name, kind)
+            default = (
+                _scalar(name, scalar, parameter.default, single=False) if has_default else None
+            )
+            scalars.append(ScalarParam(parameter.name, kind, default))
+        else:
+            shown = "no annotation" if kind is None else repr(kind)
+            raise UsageError(
+                f'{where}: expected Tensor[T, "..."] for a tensor or float, int or bool for an '
+                f"attribute, got {shown}"
+            )
+    returned = annotations.get("return")
+    if not isinstance(returned, TensorType):
+        raise UsageError(f'{name}: the return annotation should be like Tensor[T, "m n"]')
+    if not inputs:
+        raise UsageError(f"{name}: an operator needs at least one tensor")
+    output = TensorParam("out", returned)
+    return _assemble(name, inputs, output, scalars, dtypes)
+
+
+def _assemble(
+    name: str,
+    inputs: list[TensorParam],
+    output: TensorParam,
+    scalars: list[ScalarParam],
+    dtypes: Mapping[str, Sequence[str]],
+) -> Signature:
+    used = {p.type.dtype for p in (*inputs, output)}
+    for variable in dtypes:
+        if variable in DTYPES:
+            raise UsageError(f"{name}: dtypes={{{variable!r}: ...}} would hide the dtype {variable}")
+        if variable not in used:
+            raise UsageError(f"{name}: no tensor uses the dtype variable {variable!r}")
+        if not dtypes[variable]:
+            raise UsageError(f"{name}: dtype variable {variable} has no dtypes")
+    for word in used:
+        if word not in dtypes and word not in DTYPES:
+            raise UsageError(
+                f"{name}: {word!r} is neither a dtype ({', '.join(DTYPES)}) nor in "
+                f"dtypes={{{', '.join(map(repr, dtypes))}}}"
+            )
+    in_inputs = {p.type.dtype for p in inputs}
+    for variable in dtypes:
+        if variable not in in_inputs and len(dtypes[variable]) > 1:
+            raise UsageError(f"{name}: {variable} is only in the output, so no call could settle it")
+    known = [dim for p in inputs for dim in p.type.dims]
+    for dim in output.type.dims:
+        if isinstance(dim, str) and dim not in known:
+            raise UsageError(f"{name}: dimension {dim!r} of the output is in no input")
+    everything = [dim for p in (output, *inputs) for dim in p.type.dims if isinstance(dim, str)]
+    ellipsis = ""
+    if "..." in everything:
+        ellipsis = "n" if set(everything) == {"..."} else "batch"
+        if ellipsis in everything:
+            raise UsageError(f"{name}: beside '...', no dimension can be called {ellipsis!r}")
+    dims = tuple(dict.fromkeys(ellipsis if dim == "..." else dim for dim in everything))
+    names = [p.name for p in inputs] + [s.name for s in scalars]
+    for dim in dims:
+        if dim in _RESERVED or dim in names or dim in dtypes:
+            raise UsageError(f"{name}: dimension {dim!r} is also the name of something else")
+    return Signature(
+        name=name,
+        inputs=tuple(inputs),
+        output=output,
+        scalars=tuple(scalars),
+        dims=dims,
+        variables={v: tuple(dtype_named(d) for d in options) for v, options in dtypes.items()},
+        ellipsis=ellipsis,
+    )
