@@ -112,7 +112,7 @@ _RESERVED = frozenset(
     "alignas alignof and asm auto bool break case catch char class const constexpr continue "
     "default delete do double else enum explicit export extern false float for friend goto if "
     "inline int long mutable namespace new not nullptr operator or private protected public "
-    "register return short signed sizeof static struct switch template this throw true try typedef "
+    "register return short threads signed sizeof static struct switch template this throw true try typedef "
     "typename union unsigned using virtual void volatile while xor opw out std".split()
 )
 

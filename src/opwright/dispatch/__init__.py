@@ -1,0 +1,1 @@
+"""Calling an operator: operands in, the best verified kernel of this machine, the result out."""

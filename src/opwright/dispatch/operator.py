@@ -1,0 +1,101 @@
+"""The operator as its user sees it: declared by a formula, called like a function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opwright.dispatch.choose import Choice, choose
+from opwright.dispatch.operands import as_array, check_output
+from opwright.spec.errors import UsageError
+from opwright.spec.kernel import Kernel
+from opwright.spec.operator import OperatorSpec
+from opwright.spec.signature import Array
+
+
+class Operator(OperatorSpec):
+    """A declared operator that can be called.
+
+    ``op(a, b, out=c)`` takes the formula's parameters in order or by name and runs the best kernel
+    that was verified on this machine for the dtypes and shape. Inputs may have any strides; ``out``
+    is optional, may have any strides and a wider element type, and may not overlap an input.
+
+    Raises ``DTypeError`` (a ``TypeError``) naming both dtypes where there is no kernel or two
+    arrays disagree, ``ShapeError`` (a ``ValueError``) where sizes do, ``MachineError`` where
+    nothing can build or run a kernel here.
+    """
+
+    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+        """Run the best verified kernel; returns ``out``, or a new NumPy array."""
+        return self._call("", args, named, out)
+
+    def kernel(self, name: str) -> BoundKernel:
+        """The kernel called ``name``, to be called as the operator is; never another one."""
+        return BoundKernel(self, self.row(name))
+
+    def _call(
+        self, kernel: str, args: tuple[Any, ...], named: dict[str, Any], out: Any
+    ) -> Any:
+        signature = self.signature
+        arrays, attributes = self._arguments(args, named)
+        dtypes = signature.settle_dtypes([a.dtype for a in arrays])
+        dims, leading = signature.settle_dims([a.shape for a in arrays])
+        scalars = signature.settle_scalars(attributes, dtypes)
+        shape = signature.shape(signature.output, dims, leading)
+        dtype = signature.dtype(signature.output, dtypes).numpy
+        result = np.empty(shape, dtype) if out is None else as_array(self.name, "out", out)
+        if out is not None:
+            names = [p.name for p in signature.inputs]
+            check_output(self.name, result, shape, dtype, list(zip(names, arrays, strict=True)))
+        chosen: Choice = choose(self, kernel, dtypes, dims)
+        direct = result.dtype == dtype and result.flags.c_contiguous
+        target = result if direct else np.empty(shape, dtype)
+        chosen.run(
+            [np.ascontiguousarray(a) if a.ndim else a for a in arrays],
+            target,
+            [*dims.values(), *scalars.values()],
+            chosen.threads,
+        )
+        if not direct:
+            np.copyto(result, target)
+        return result if out is None else out
+
+    def _arguments(
+        self, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[list[Array], dict[str, Any]]:
+        parameters = [p.name for p in (*self.signature.inputs, *self.signature.scalars)]
+        if len(args) > len(parameters):
+            raise UsageError(
+                f"{self.name} takes {len(parameters)} arguments ({', '.join(parameters)}), "
+                f"got {len(args)}"
+            )
+        given = dict(zip(parameters, args, strict=False))
+        for name, value in named.items():
+            if name in given:
+                raise UsageError(f"{self.name}: {name} is given twice")
+            given[name] = value
+        arrays: list[Array] = []
+        for parameter in self.signature.inputs:
+            if parameter.name not in given:
+                raise UsageError(f"{self.name}: the tensor {parameter.name} is not given")
+            arrays.append(as_array(self.name, parameter.name, given.pop(parameter.name)))
+        return arrays, given
+
+
+class BoundKernel:
+    """One kernel of an operator, called as the operator is. Made by ``Operator.kernel``."""
+
+    def __init__(self, operator: Operator, row: Kernel) -> None:
+        self.operator = operator
+        self.row = row
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.operator.name}/{self.row.name}: {self.row.change}>"
+
+    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+        """Run this kernel; returns ``out``, or a new NumPy array."""
+        return self.operator._call(self.row.name, args, named, out)
+
+
+operator = Operator.declare

@@ -1,0 +1,369 @@
+"""Cases: concrete inputs for an operator, and the matrix of them that verification runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from opwright.spec.dtypes import DType
+from opwright.spec.errors import MachineError, UnknownNameError, UsageError
+from opwright.spec.kernel import Kernel
+from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.signature import Array, Scalar, Signature
+
+# A case of the matrix does at most this many operations or moves this many elements: the oracle and
+# the slowest rung then take milliseconds.
+MATRIX_COST = 5e6
+
+_SIZES = (0, 1, 2, 3, 5, 8, 13, 16, 17, 31, 33)
+_LONG_SIZES = (255, 256, 257, 1000)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Concrete inputs, reproducible from this description alone."""
+
+    dtypes: Mapping[str, DType]
+    dims: Mapping[str, int]
+    leading: tuple[int, ...] = ()
+    values: str = "typical"
+    layout: str = "contiguous"
+    seed: int = 0
+    attributes: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [short_dtypes(self.dtypes)] if self.dtypes else []
+        words += [f"{dim}={size}" for dim, size in self.dims.items()]
+        if len(self.leading) != 1 and self.leading != ():
+            words.append(f"shape={'x'.join(map(str, self.leading))}")
+        words += [f"values={self.values}", f"layout={self.layout}", f"seed={self.seed}"]
+        words += [f"{name}={value}" for name, value in self.attributes.items()]
+        return " ".join(words)
+
+    def options(self, signature: Signature) -> str:
+        """The command-line options that select exactly this case."""
+        words = [f"--dtype {short_dtypes(self.dtypes)}"] if self.dtypes else []
+        sizes = [f"{d}={n}" for d, n in self.dims.items() if d != signature.ellipsis]
+        if signature.ellipsis:
+            sizes.insert(0, f"...={'x'.join(map(str, self.leading)) or 'scalar'}")
+        words.append(f"--shape {','.join(sizes)}")
+        words += [f"--values {self.values}", f"--layout {self.layout}", f"--seed {self.seed}"]
+        words += [f"--attr {name}={value!r}" for name, value in self.attributes.items()]
+        return " ".join(words)
+
+
+def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Read ``m=17,n=1,k=257``; a ``...`` part is ``...=2x3`` or its one size (``n=1000``).
+
+    Returns the named sizes and the leading dimensions. Raises ``UsageError`` where a size is
+    missing, negative or no number, ``UnknownNameError`` for a name the signature has not.
+    """
+    dims: dict[str, int] = {}
+    leading: tuple[int, ...] = ()
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals and not signature.ellipsis:
+            raise UsageError(
+                f"--shape {text!r}: write sizes as {','.join(f'{d}=...' for d in signature.dims)}"
+            )
+        if not equals:
+            name, value = "...", part
+        if name == "..." and signature.ellipsis:
+            words = [] if value == "scalar" else value.split("x")
+        elif name in signature.dims:
+            words = [value]
+        else:
+            raise UnknownNameError("dimension", name, signature.dims, signature.name)
+        if not all(w.isdecimal() for w in words):
+            raise UsageError(f"--shape {text!r}: {value!r} is no size (a number from 0 up)")
+        sizes = tuple(int(w) for w in words)
+        if any(size >= 2**63 for size in sizes) or math.prod(sizes) >= 2**63:
+            raise UsageError(f"--shape {text!r}: {value} does not fit int64")
+        if name in ("...", signature.ellipsis):
+            leading, dims[signature.ellipsis] = sizes, math.prod(sizes)
+        else:
+            dims[name] = sizes[0]
+    lacking = [d for d in signature.dims if d not in dims]
+    if lacking:
+        raise UsageError(f"--shape {text!r}: no size given for {', '.join(lacking)}")
+    return {d: dims[d] for d in signature.dims}, leading
+
+
+def operand_bytes(spec: OperatorSpec, case: Case) -> int:
+    """Bytes that running ``case`` takes at its peak, the float64 copies of the oracle included."""
+    elements = sum(
+        math.prod(spec.signature.shape(p, case.dims, case.leading))
+        for p in spec.signature.tensors
+    )
+    own = spec.bytes_moved(case.dims, case.leading, case.dtypes)
+    # The arrays here, their copy on the device, and for each element the oracle, its bound and
+    # two temporaries of the comparison in float64.
+    return 2 * own + 32 * elements
+
+
+def make_inputs(spec: OperatorSpec, case: Case) -> list[Array]:
+    """The input arrays of ``case``, laid out as it says, the same for the same description."""
+    inputs: list[Array] = []
+    for index, param in enumerate(spec.signature.inputs):
+        shape = spec.signature.shape(param, case.dims, case.leading)
+        dtype = spec.signature.dtype(param, case.dtypes)
+        random = np.random.default_rng([case.seed, index, *map(ord, case.values)])
+        make = VALUES.get(case.values)
+        if make is None:
+            raise UnknownNameError("kind of values", case.values, VALUES)
+        numbers = make(random, shape, _Context(spec, case, dtype))
+        if dtype.kind == "int":
+            numbers = np.clip(np.nan_to_num(np.rint(numbers)), dtype.lowest, dtype.highest)
+        with np.errstate(all="ignore"):
+            array = np.asarray(numbers, dtype=np.float64).astype(dtype.numpy)
+        inputs.append(lay_out(array, case.layout))
+    return inputs
+
+
+@dataclass(frozen=True)
+class _Context:
+    spec: OperatorSpec
+    case: Case
+    dtype: DType
+
+    def thresholds(self) -> list[float]:
+        found = [self.case.attributes.get(t, t) if isinstance(t, str) else t
+                 for t in self.spec.thresholds]
+        return [float(t) for t in found if isinstance(t, int | float)]
+
+
+_Random = np.random.Generator
+_Shape = tuple[int, ...]
+
+
+def _typical(random: _Random, shape: _Shape, about: _Context) -> Array:
+    if about.dtype.kind == "int":
+        return random.integers(int(about.dtype.lowest), int(about.dtype.highest) + 1, shape)
+    return random.standard_normal(shape)
+
+
+def _wide(random: _Random, shape: _Shape, about: _Context) -> Array:
+    # Magnitudes spread over 12 binary orders, both signs: small results beside large ones.
+    return random.choice([-1.0, 1.0], shape) * np.exp2(random.uniform(-8, 4, shape))
+
+
+def _subnormal(random: _Random, shape: _Shape, about: _Context) -> Array:
+    smallest = about.dtype.smallest_subnormal
+    steps = min(2.0**7, 0.5 / about.dtype.unit_roundoff if about.dtype.unit_roundoff else 1)
+    return smallest * np.rint(random.uniform(-steps, steps, shape))
+
+
+def _tiny(random: _Random, shape: _Shape, about: _Context) -> Array:
+    # Products of two stay normal numbers of float32.
+    exponent = -8 if about.dtype.name == "f16" else -50
+    return random.standard_normal(shape) * 2.0**exponent
+
+
+def _huge(random: _Random, shape: _Shape, about: _Context) -> Array:
+    # Products of two, summed over thousands, stay finite in float32.
+    exponent = 12 if about.dtype.name == "f16" else 50
+    return random.standard_normal(shape) * 2.0**exponent
+
+
+def _overflow(random: _Random, shape: _Shape, about: _Context) -> Array:
+    return random.uniform(0.5, 1.0, shape) * about.dtype.highest
+
+
+def _special(random: _Random, shape: _Shape, about: _Context) -> Array:
+    numbers = random.standard_normal(shape)
+    flat = numbers.reshape(-1)
+    for value in (np.nan, np.inf, -np.inf, 0.0, -0.0):
+        if flat.size:
+            flat[random.integers(0, flat.size, 1 + flat.size // 200)] = value
+    return numbers
+
+
+def _near_thresholds(random: _Random, shape: _Shape, about: _Context) -> Array:
+    points = about.thresholds() or [0.0, 1.0]
+    exact = np.array(points, dtype=np.float64).astype(about.dtype.numpy)
+    near = [exact]
+    if about.dtype.kind == "float":
+        spacing = 2 * about.dtype.unit_roundoff * np.maximum(np.abs(exact.astype(np.float64)), 1e-6)
+        for step in (-64, -2, -1, 1, 2, 64):
+            near.append((exact.astype(np.float64) + step * spacing).astype(about.dtype.numpy))
+    else:
+        near += [exact - 1, exact + 1]
+    return random.choice(np.concatenate(near).astype(np.float64), shape)
+
+
+def _extremes(random: _Random, shape: _Shape, about: _Context) -> Array:
+    return random.choice([about.dtype.lowest, about.dtype.highest, 0.0, 1.0], shape)
+
+
+VALUES: Mapping[str, Callable[[_Random, _Shape, _Context], Array]] = {
+    "typical": _typical,
+    "whole": lambda random, shape, _: random.integers(-4, 5, shape).astype(np.float64),
+    "ones": lambda _random, shape, _: np.ones(shape),
+    "same-sign": lambda random, shape, _: random.uniform(0.5, 1.5, shape),
+    "zeros": lambda _random, shape, _: np.zeros(shape),
+    "negative-zeros": lambda _random, shape, _: np.negative(np.zeros(shape)),
+    "wide": _wide,
+    "tiny": _tiny,
+    "subnormal": _subnormal,
+    "huge": _huge,
+    "overflow": _overflow,
+    "special": _special,
+    "thresholds": _near_thresholds,
+    "extremes": _extremes,
+}
+
+_INTEGER_VALUES = ("typical", "whole", "ones", "zeros", "thresholds", "extremes")
+
+LAYOUTS = ("contiguous", "transposed", "offset", "stepped", "reversed", "expanded")
+
+
+def lay_out(array: Array, layout: str) -> Array:
+    """An array of equal shape and (but for ``expanded``) values, in another memory layout."""
+    if layout == "contiguous":
+        return array
+    if layout == "transposed":
+        return np.ascontiguousarray(array.T).T
+    if layout == "offset":
+        memory = np.empty(array.size + 1, array.dtype)
+        view = memory[1:].reshape(array.shape)
+        view[...] = array
+        return view
+    if layout in ("stepped", "reversed"):
+        if array.ndim == 0:
+            return array
+        step = 2 if layout == "stepped" else -1
+        memory = np.zeros((*array.shape[:-1], array.shape[-1] * abs(step)), array.dtype)
+        view = memory[..., ::step]
+        view[...] = array
+        return view
+    if layout == "expanded":
+        if array.ndim == 0 or array.size == 0:
+            return array
+        return np.broadcast_to(array[:1], array.shape)
+    raise UnknownNameError("layout", layout, LAYOUTS)
+
+
+def _cost(spec: OperatorSpec, dims: Mapping[str, int], leading: tuple[int, ...]) -> float:
+    elements = sum(
+        math.prod(spec.signature.shape(p, dims, leading)) for p in spec.signature.tensors
+    )
+    return max(spec.flops(dims) / 2, elements)
+
+
+def _tile_edges(kernels: Iterable[Kernel]) -> list[int]:
+    tiles = {size for k in kernels for choices in k.tune.values() for size in choices if size > 1}
+    return sorted({tile + step for tile in tiles for step in (-1, 0, 1)})
+
+
+def shapes(
+    spec: OperatorSpec, kernels: Sequence[Kernel]
+) -> list[tuple[dict[str, int], tuple[int, ...]]]:
+    """The shapes of the matrix: equal sizes, and each dimension long or degenerate in turn."""
+    signature = spec.signature
+    if set(signature.dims) == {signature.ellipsis}:
+        edges = [s for s in _tile_edges(kernels) if s not in _SIZES]
+        plain = [(s,) for s in (*_SIZES, 63, 64, 65, 127, *edges, *_LONG_SIZES, 4099, 65537)]
+        several = [(), (3, 5), (2, 3, 4), (0, 5), (5, 0), (17, 1), (1, 257)]
+        return [({signature.ellipsis: math.prod(s)}, s) for s in [*several, *plain]]
+    named = [d for d in signature.dims if d != signature.ellipsis]
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
+
+    def add(sizes: Mapping[str, int], leading: tuple[int, ...] = (3,)) -> None:
+        if signature.ellipsis:
+            sizes = {**sizes, signature.ellipsis: math.prod(leading)}
+        else:
+            leading = ()
+        dims = {d: sizes[d] for d in signature.dims}
+        if _cost(spec, dims, leading) <= MATRIX_COST:
+            found[tuple(dims.values()), leading] = None
+
+    for size in sorted({*_SIZES, *_tile_edges(kernels), 63, 64, 65, 127, 128, 129}):
+        add(dict.fromkeys(named, size))
+    for dim in named:
+        for size in (0, 1, *_LONG_SIZES):
+            others = {d: 7 + 6 * i for i, d in enumerate(named)}
+            add({**others, dim: size})
+            add({**dict.fromkeys(named, 1), dim: size})
+    if signature.ellipsis:
+        for leading in ((), (0,), (1,), (2, 3), (5, 1, 2)):
+            add(dict.fromkeys(named, 13), leading)
+    return [(dict(zip(signature.dims, sizes, strict=True)), lead) for sizes, lead in found]
+
+
+def matrix(
+    spec: OperatorSpec, dtypes: Mapping[str, DType], kernels: Sequence[Kernel]
+) -> Iterator[Case]:
+    """Every case that verification runs for one assignment of element types.
+
+    All shapes with typical values and with whole numbers (which have exact answers), then on three
+    shapes every kind of values and every layout.
+    """
+    # Attributes without a default still need some value.
+    needed = {s.name: s.type(1) for s in spec.signature.scalars if s.default is None}
+    attributes = spec.signature.settle_scalars(needed, dtypes)
+    base = Case(dtypes, {}, attributes=attributes)
+    floats = any(spec.signature.dtype(p, dtypes).kind == "float" for p in spec.signature.inputs)
+    kinds = [v for v in VALUES if floats or v in _INTEGER_VALUES]
+    every = shapes(spec, kernels)
+    for dims, leading in every:
+        for values in ("typical", "whole"):
+            yield replace(base, dims=dims, leading=leading, values=values)
+    middle = [s for s in every if 64 <= _cost(spec, *s) <= MATRIX_COST / 10] or every
+    chosen = [middle[len(middle) // 3], middle[len(middle) // 2], middle[-1]]
+    for seed, (dims, leading) in enumerate(chosen, 1):
+        for values in kinds:
+            yield replace(base, dims=dims, leading=leading, values=values, seed=seed)
+        for layout in LAYOUTS[1:]:
+            yield replace(base, dims=dims, leading=leading, layout=layout, seed=seed)
+    yield from _attribute_cases(spec, base, chosen[0])
+
+
+def _attribute_cases(
+    spec: OperatorSpec, base: Case, shape: tuple[dict[str, int], tuple[int, ...]]
+) -> Iterator[Case]:
+    """Attributes away from their defaults, one set at a time, threshold values included."""
+    dims, leading = shape
+    for seed, factor in enumerate((-1.75, 0.1, 3.0), 1):
+        changed: dict[str, Scalar] = {}
+        for index, scalar in enumerate(spec.signature.scalars):
+            if scalar.type is float:
+                changed[scalar.name] = float(base.attributes[scalar.name]) * factor + 0.3 * index
+        if not changed:
+            return
+        attributes = spec.signature.settle_scalars({**base.attributes, **changed}, base.dtypes)
+        for values in ("typical", "thresholds", "special"):
+            yield replace(
+                base, dims=dims, leading=leading, values=values, seed=seed, attributes=attributes
+            )
+
+
+def selected_case(
+    spec: OperatorSpec,
+    dtypes: Mapping[str, DType],
+    shape: str,
+    values: str = "typical",
+    layout: str = "contiguous",
+    seed: int = 0,
+    attributes: Mapping[str, object] | None = None,
+) -> Case:
+    """The one case that options describe; raises ``UsageError`` for what does not exist."""
+    if values not in VALUES:
+        raise UnknownNameError("kind of values", values, VALUES)
+    if layout not in LAYOUTS:
+        raise UnknownNameError("layout", layout, LAYOUTS)
+    dims, leading = parse_shape(spec.signature, shape)
+    settled = spec.signature.settle_scalars(attributes or {}, dtypes)
+    return Case(dtypes, dims, leading, values, layout, seed, settled)
+
+
+def check_memory(spec: OperatorSpec, case: Case, available: int) -> None:
+    """Raise ``MachineError`` before allocating when ``case`` cannot fit in ``available`` bytes."""
+    needed = operand_bytes(spec, case)
+    if needed > available:
+        raise MachineError(
+            f"{spec.name} at {case} needs {needed / 2**30:.1f} GiB with the oracle's copies; "
+            f"{available / 2**30:.1f} GiB is available. Choose a smaller --shape"
+        )
