@@ -1,0 +1,1 @@
+"""Findings and the formats they are given in."""
