@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from opwright.backends.base import Artifact, Backend
+from opwright.backends.registry import backend_named
+from opwright.history.records import Result
+from opwright.history.store import History
 from opwright.spec.dtypes import DType
-from opwright.spec.operator import OperatorSpec
+from opwright.spec.errors import BuildError, MachineError, UsageError
+from opwright.spec.kernel import Kernel
+from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.spec.signature import Array
+
+# A time measured at sizes more than this factor away, in any dimension, says nothing here.
+NEAR = 4.0
+
+
+class KernelWarning(UserWarning):
+    """A kernel was passed over because it is wrong or does not build here."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +35,161 @@ class Choice:
     threads: int
 
 
+# Choices made in this process, by operator, kernel asked for, element types and size class. The
+# operator itself is in the value, so that its id stays its own.
+_chosen: dict[tuple[object, ...], tuple[OperatorSpec, Choice]] = {}
+
+
 def choose(
     spec: OperatorSpec, kernel: str, dtypes: Mapping[str, DType], dims: Mapping[str, int]
 ) -> Choice:
-    """The kernel that serves these element types and sizes."""
-    raise NotImplementedError
+    """The kernel called ``kernel``, or the best verified one where that is empty.
+
+    The best is the fastest measured near these sizes on this machine, else the last of the list
+    that this machine can run. A kernel without a verdict here is verified first, in a worker
+    process: the first call for a dtype takes seconds, once per machine. ``OPWRIGHT_THREADS`` limits
+    the threads.
+
+    Raises ``MachineError`` with each kernel's reason when none can serve.
+    """
+    key = (
+        id(spec),
+        kernel,
+        tuple(d.name for d in dtypes.values()),
+        tuple(size.bit_length() for size in dims.values()),
+        os.environ.get("OPWRIGHT_THREADS", ""),
+    )
+    if key not in _chosen:
+        make = _forced if kernel else _best
+        _chosen[key] = (spec, make(spec, kernel, dtypes, dims))
+    return _chosen[key][1]
+
+
+def thread_limit(backend: Backend) -> int:
+    """Threads a kernel may use: ``OPWRIGHT_THREADS``, else all that this process may use."""
+    wanted = os.environ.get("OPWRIGHT_THREADS", "")
+    if not wanted:
+        return backend.probe().threads
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise UsageError(f"OPWRIGHT_THREADS={wanted!r} is no number of threads (from 1 up)")
+    return int(wanted)
+
+
+def why_not(spec: OperatorSpec, kernel: Kernel, dtypes: Mapping[str, DType]) -> str:
+    """Why ``kernel`` cannot serve these element types on this machine; empty when it can."""
+    if not spec.serves(kernel, dtypes):
+        return f"is only for {', '.join(kernel.dtypes)}, not {short_dtypes(dtypes)}"
+    try:
+        backend = backend_named(kernel.backend)
+    except MachineError as error:
+        return str(error)
+    probe = backend.probe()
+    return probe.reason if not probe.available else backend.missing(kernel)
+
+
+def _forced(
+    spec: OperatorSpec, kernel: str, dtypes: Mapping[str, DType], dims: Mapping[str, int]
+) -> Choice:
+    row = spec.row(kernel)
+    if reason := why_not(spec, row, dtypes):
+        raise MachineError(f"{spec.name}/{row.name} cannot run here: {reason}")
+    backend = backend_named(row.backend)
+    return _bound(backend, row, backend.build(spec.signature, row, dtypes, row.defaults))
+
+
+def _bound(backend: Backend, row: Kernel, artifact: Artifact) -> Choice:
+    threads = thread_limit(backend) if row.threads else 1
+    return Choice(row.name, backend.bind(artifact), threads)
+
+
+def _best(
+    spec: OperatorSpec, _: str, dtypes: Mapping[str, DType], dims: Mapping[str, int]
+) -> Choice:
+    reasons: list[str] = []
+    usable: list[Kernel] = []
+    for row in reversed(spec.rows):
+        if reason := why_not(spec, row, dtypes):
+            reasons.append(f"{row.name}: {reason}")
+        else:
+            usable.append(row)
+    with History.open() as history:
+        for row in _by_speed(spec, usable, dtypes, dims, history):
+            backend = backend_named(row.backend)
+            try:
+                artifact = backend.build(spec.signature, row, dtypes, row.defaults)
+            except BuildError as error:
+                reason = f"does not build: {error}"
+            else:
+                reason = _unverified(spec, row, dtypes, artifact, history)
+                if not reason:
+                    return _bound(backend, row, artifact)
+            reasons.append(f"{row.name}: {reason}")
+            warnings.warn(
+                f"{spec.name}/{row.name} was passed over: {reason}", KernelWarning, stacklevel=5
+            )
+    raise MachineError(
+        f"{spec.name}: no kernel serves {short_dtypes(dtypes)} on this machine\n  "
+        + ("\n  ".join(reasons) or "the operator has no kernels")
+    )
+
+
+def _unverified(
+    spec: OperatorSpec,
+    row: Kernel,
+    dtypes: Mapping[str, DType],
+    artifact: Artifact,
+    history: History,
+) -> str:
+    """Empty when the artifact is verified here, now or before; else what was found."""
+    from opwright.catalog.find import reference
+    from opwright.verify.engine import Options, verify
+
+    machine = backend_named(row.backend).probe().fingerprint
+    verdict = history.verdict(artifact.key, machine)
+    if verdict is None:
+        name = reference(spec)
+        report = verify(spec, [row], name, Options(dtypes=[dtypes], quick=True))
+        verdict = "held" if report.held else "wrong"
+        history.record_verdict(artifact.key, machine, verdict, sum(k.cases for k in report.kernels))
+        if not report.held:
+            finding = report.findings[0]
+            return f"{finding.message}; see: {finding.command}"
+    if verdict == "held":
+        return ""
+    return f"verification found it {verdict}; see: opwright verify {reference(spec)}/{row.name}"
+
+
+def _by_speed(
+    spec: OperatorSpec,
+    usable: Sequence[Kernel],
+    dtypes: Mapping[str, DType],
+    dims: Mapping[str, int],
+    history: History,
+) -> Iterator[Kernel]:
+    """``usable`` with the kernel measured fastest at the nearest sizes first."""
+    times: list[Result] = []
+    by_name = {row.name: row for row in usable}
+    for backend in map(backend_named, {row.backend for row in usable}):
+        machine, threads = backend.probe().fingerprint, thread_limit(backend)
+        times += [
+            t
+            for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads)
+            if t.kernel in by_name and t.times is not None
+        ]
+    nearest = min((_distance(t.shape, dims) for t in times), default=math.inf)
+    if nearest <= math.log(NEAR):
+        there = [t for t in times if _distance(t.shape, dims) == nearest]
+        best = min(there, key=lambda t: t.times.median_ns if t.times else math.inf)
+        yield by_name[best.kernel]
+        usable = [row for row in usable if row.name != best.kernel]
+    yield from usable
+
+
+
+def _distance(measured: Mapping[str, int], wanted: Mapping[str, int]) -> float:
+    """The largest factor between two shapes over their dimensions, as a logarithm."""
+    if measured.keys() != wanted.keys():
+        return math.inf
+    return max(
+        (abs(math.log(max(1, measured[d]) / max(1, wanted[d]))) for d in wanted), default=0.0
+    )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from opwright.backends.operands import contiguous
 from opwright.dispatch.choose import Choice, choose
 from opwright.dispatch.operands import as_array, check_output
 from opwright.spec.errors import UsageError
@@ -34,9 +35,7 @@ class Operator(OperatorSpec):
         """The kernel called ``name``, to be called as the operator is; never another one."""
         return BoundKernel(self, self.row(name))
 
-    def _call(
-        self, kernel: str, args: tuple[Any, ...], named: dict[str, Any], out: Any
-    ) -> Any:
+    def _call(self, kernel: str, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> Any:
         signature = self.signature
         arrays, attributes = self._arguments(args, named)
         dtypes = signature.settle_dtypes([a.dtype for a in arrays])
@@ -52,7 +51,7 @@ class Operator(OperatorSpec):
         direct = result.dtype == dtype and result.flags.c_contiguous
         target = result if direct else np.empty(shape, dtype)
         chosen.run(
-            [np.ascontiguousarray(a) if a.ndim else a for a in arrays],
+            [contiguous(a) for a in arrays],
             target,
             [*dims.values(), *scalars.values()],
             chosen.threads,

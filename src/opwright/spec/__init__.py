@@ -1,0 +1,1 @@
+"""Operators, signatures, element types, cases, tolerances and cost: pure Python, no I/O."""

@@ -95,8 +95,7 @@ def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], tuple[
 def operand_bytes(spec: OperatorSpec, case: Case) -> int:
     """Bytes that running ``case`` takes at its peak, the float64 copies of the oracle included."""
     elements = sum(
-        math.prod(spec.signature.shape(p, case.dims, case.leading))
-        for p in spec.signature.tensors
+        math.prod(spec.signature.shape(p, case.dims, case.leading)) for p in spec.signature.tensors
     )
     own = spec.bytes_moved(case.dims, case.leading, case.dtypes)
     # The arrays here, their copy on the device, and for each element the oracle, its bound and
@@ -130,8 +129,10 @@ class _Context:
     dtype: DType
 
     def thresholds(self) -> list[float]:
-        found = [self.case.attributes.get(t, t) if isinstance(t, str) else t
-                 for t in self.spec.thresholds]
+        found = [
+            self.case.attributes.get(t, t) if isinstance(t, str) else t
+            for t in self.spec.thresholds
+        ]
         return [float(t) for t in found if isinstance(t, int | float)]
 
 

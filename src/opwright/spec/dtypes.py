@@ -43,7 +43,7 @@ class DType:
 
 def _float(name: str, numpy: DTypeLike, c: str, compute: str) -> DType:
     dtype = np.dtype(numpy)
-    info = ml_dtypes.finfo(dtype)
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return DType(
         name=name,
         numpy=dtype,

@@ -54,11 +54,24 @@ class MachineError(OpwrightError):
 
 
 class BuildError(OpwrightError):
-    """A kernel does not compile or link; ``diagnostics`` is the compiler's own text."""
+    """A kernel does not compile or link; ``diagnostics`` is the compiler's own text.
 
-    def __init__(self, message: str, diagnostics: str = "") -> None:
+    ``kind`` is what a finding about it is called, ``line`` the source line it points at (from 1, 0
+    when unknown).
+    """
+
+    kind: ClassVar[str] = "does-not-compile"
+
+    def __init__(self, message: str, diagnostics: str = "", line: int = 0) -> None:
         super().__init__(message)
         self.diagnostics = diagnostics
+        self.line = line
+
+
+class MissingFunctionError(BuildError):
+    """The source compiles but does not define the function that the declaration implies."""
+
+    kind = "missing-function"
 
 
 class NothingSelectedError(OpwrightError):

@@ -1,4 +1,4 @@
-"""Instruction sets a kernel row may ask for: what the CPU must report and what the compiler is told.
+"""Instruction sets a kernel row may ask for: what the CPU must report, what the compiler is told.
 
 Feature names are Linux's (``/proc/cpuinfo``); the compiler options are those g++ and clang++ share.
 """

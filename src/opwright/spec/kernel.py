@@ -56,7 +56,9 @@ class Kernel:
     def __post_init__(self) -> None:
         name = Path(self.file).stem
         if not name.isidentifier():
-            raise UsageError(f"kernel file {self.file!r}: the name before the suffix must be a word")
+            raise UsageError(
+                f"kernel file {self.file!r}: the name before the suffix must be a word"
+            )
         if not self.backend:
             object.__setattr__(self, "backend", name.split("_")[0])
         for tunable, choices in self.tune.items():

@@ -134,20 +134,16 @@ class OperatorSpec:
     ) -> Callable[[Callable[..., Any]], Self]:
         """The decorator that turns an annotated formula into an operator of this class."""
 
-        def decorate(formula: Callable[..., Any]) -> Self:
-            code = formula.__code__
-            return cls(
-                formula,
-                dtypes=dtypes or {},
-                flops=flops,
-                torch=torch,
-                thresholds=thresholds,
-                tolerance=tolerance,
-                overflow=overflow,
-                place=f"{code.co_filename}:{code.co_firstlineno}",
-            )
-
-        return decorate
+        return lambda formula: cls(
+            formula,
+            dtypes=dtypes or {},
+            flops=flops,
+            torch=torch,
+            thresholds=thresholds,
+            tolerance=tolerance,
+            overflow=overflow,
+            place=f"{formula.__code__.co_filename}:{formula.__code__.co_firstlineno}",
+        )
 
     @property
     def name(self) -> str:
@@ -245,9 +241,7 @@ class OperatorSpec:
                 bound = np.abs(floating[np.isfinite(floating)]).max(initial=0.0)
                 exact = np.int64 if bound < 2.0**62 else np.object_
                 return np.asarray(self.formula(*(a.astype(exact) for a in inputs), **attributes))
-            return np.asarray(
-                self.formula(*(a.astype(np.float64) for a in inputs), **attributes)
-            )
+            return np.asarray(self.formula(*(a.astype(np.float64) for a in inputs), **attributes))
 
 
 def short_dtypes(dtypes: Mapping[str, DType]) -> str:

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +41,17 @@ class TensorType:
 
 if TYPE_CHECKING:
     # A type checker reads Tensor[T, "m k"] as Annotated[<any array>, "m k"].
-    Tensor = Annotated
-    T = U = V = Array
+    from typing import Annotated as Tensor
+    from typing import TypeAlias
+
+    T: TypeAlias = Array
+    U: TypeAlias = Array
+    V: TypeAlias = Array
 else:
     T, U, V = DTypeVar("T"), DTypeVar("U"), DTypeVar("V")
 
     class Tensor:
-        """Annotation of a tensor: ``Tensor[T, "m k"]``, ``Tensor["i32", "n"]``, ``Tensor[T, "..."]``.
+        """Annotation of a tensor: ``Tensor[T, "m k"]``, ``Tensor["i32", "n"]``.
 
         The first part is a dtype variable (or its name) or an element type's name; the second
         gives the dimensions in jaxtyping's notation: names, sizes, and a leading ``...``.
@@ -112,8 +116,8 @@ _RESERVED = frozenset(
     "alignas alignof and asm auto bool break case catch char class const constexpr continue "
     "default delete do double else enum explicit export extern false float for friend goto if "
     "inline int long mutable namespace new not nullptr operator or private protected public "
-    "register return short threads signed sizeof static struct switch template this throw true try typedef "
-    "typename union unsigned using virtual void volatile while xor opw out std".split()
+    "register return short threads signed sizeof static struct switch template this throw true try "
+    "typedef typename union unsigned using virtual void volatile while xor opw out std".split()
 )
 
 
@@ -186,7 +190,9 @@ class Signature:
             settled.setdefault(variable, options[0])
         return settled
 
-    def settle_dims(self, shapes: Sequence[tuple[int, ...]]) -> tuple[dict[str, int], tuple[int, ...]]:
+    def settle_dims(
+        self, shapes: Sequence[tuple[int, ...]]
+    ) -> tuple[dict[str, int], tuple[int, ...]]:
         """Sizes of the named dimensions and of the ``...`` part, from the inputs' shapes.
 
         Raises ``ShapeError`` naming both arrays and sizes where they do not agree.
@@ -338,9 +344,7 @@ def _scalar(operator: str, param: ScalarParam, value: object, single: bool) -> S
     )
 
 
-def signature_of(
-    formula: Callable[..., Any], dtypes: Mapping[str, Sequence[str]]
-) -> Signature:
+def signature_of(formula: Callable[..., Any], dtypes: Mapping[str, Sequence[str]]) -> Signature:
     """Read the signature off an annotated formula.
 
     Raises ``UsageError`` saying which parameter is declared wrongly and how it should be.
@@ -354,7 +358,9 @@ def signature_of(
     for parameter in inspect.signature(formula).parameters.values():
         where = f"{name}: parameter {parameter.name}"
         if parameter.name in _RESERVED:
-            raise UsageError(f"{where}: the name has a meaning in C++ or to Opwright; choose another")
+            raise UsageError(
+                f"{where}: the name has a meaning in C++ or to Opwright; choose another"
+            )
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(f"{where}: an operator has a fixed list of parameters, no * or **")
         kind = annotations.get(parameter.name)
@@ -396,7 +402,9 @@ def _assemble(
     used = {p.type.dtype for p in (*inputs, output)}
     for variable in dtypes:
         if variable in DTYPES:
-            raise UsageError(f"{name}: dtypes={{{variable!r}: ...}} would hide the dtype {variable}")
+            raise UsageError(
+                f"{name}: dtypes={{{variable!r}: ...}} would hide the dtype {variable}"
+            )
         if variable not in used:
             raise UsageError(f"{name}: no tensor uses the dtype variable {variable!r}")
         if not dtypes[variable]:
@@ -410,7 +418,9 @@ def _assemble(
     in_inputs = {p.type.dtype for p in inputs}
     for variable in dtypes:
         if variable not in in_inputs and len(dtypes[variable]) > 1:
-            raise UsageError(f"{name}: {variable} is only in the output, so no call could settle it")
+            raise UsageError(
+                f"{name}: {variable} is only in the output, so no call could settle it"
+            )
     known = [dim for p in inputs for dim in p.type.dims]
     for dim in output.type.dims:
         if isinstance(dim, str) and dim not in known:

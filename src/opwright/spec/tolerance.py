@@ -56,11 +56,12 @@ def ulp(values: Floats, dtype: DType) -> Floats:
     magnitude = np.minimum(np.abs(values), dtype.highest)
     _, exponent = np.frexp(np.where(np.isfinite(magnitude), magnitude, dtype.highest))
     spacing = np.ldexp(2 * dtype.unit_roundoff, exponent - 1)
-    return np.maximum(spacing, dtype.smallest_subnormal)
+    return np.asarray(np.maximum(spacing, dtype.smallest_subnormal), dtype=np.float64)
 
 
-def declared_bound(terms: Floats, depth: float, ulps: float, reference: Floats,
-                   output: DType, compute: DType) -> Bound:
+def declared_bound(
+    terms: Floats, depth: float, ulps: float, reference: Floats, output: DType, compute: DType
+) -> Bound:
     """The bound that a declared ``Tolerance`` gives."""
     with np.errstate(all="ignore"):
         sums = depth * (compute.unit_roundoff * np.abs(terms) + compute.smallest_subnormal)
@@ -95,7 +96,9 @@ def derived_bound(
         except _NotFollowedError as unknown:
             errors = FALLBACK_ROUNDOFFS * np.abs(reference)
             steps = FALLBACK_ROUNDOFFS
-            origin = f"{FALLBACK_ROUNDOFFS:g} roundoffs of the result, as the formula uses {unknown}"
+            origin = (
+                f"{FALLBACK_ROUNDOFFS:g} roundoffs of the result, as the formula uses {unknown}"
+            )
         limit = roundoff * errors
         limit = np.where(errors > 0, limit + steps * compute.smallest_subnormal, 0.0)
         if compute.unit_roundoff <= np.finfo(np.float64).eps:
@@ -109,7 +112,6 @@ class _NotFollowedError(Exception):
     """The formula used an operation without a rule here."""
 
 
-
 class Tracked(NDArrayOperatorsMixin):
     """Numbers in float64 with a bound of the error a kernel would have made, in roundoffs.
 
@@ -121,9 +123,7 @@ class Tracked(NDArrayOperatorsMixin):
 
     def __init__(self, value: Any, error: Any, steps: float, roundoff: float) -> None:
         self.value: Floats = np.asarray(value, dtype=np.float64)
-        self.error: Floats = np.broadcast_to(
-            np.asarray(error, dtype=np.float64), self.value.shape
-        )
+        self.error: Floats = np.broadcast_to(np.asarray(error, dtype=np.float64), self.value.shape)
         self.steps = steps
         self.roundoff = roundoff
 
@@ -165,7 +165,7 @@ class Tracked(NDArrayOperatorsMixin):
         return self.value.dtype
 
     @property
-    def T(self) -> Tracked:
+    def T(self) -> Tracked:  # noqa: N802
         """The transpose."""
         return self._both(np.transpose)
 
@@ -239,9 +239,7 @@ class Tracked(NDArrayOperatorsMixin):
             if isinstance(argument, Tracked):
                 steps = max(steps, argument.steps)
                 return getattr(argument, part)
-            if isinstance(argument, list | tuple) and any(
-                isinstance(x, Tracked) for x in argument
-            ):
+            if isinstance(argument, list | tuple) and any(isinstance(x, Tracked) for x in argument):
                 return [pick(self._join(x), part) for x in argument]
             return argument
 
@@ -395,7 +393,11 @@ def _count(a: Tracked, axis: Any) -> int:
 
 
 def _reduce_sum(
-    a: Tracked, axis: Any = None, keepdims: bool = False, initial: Any = 0.0, where: Any = True,
+    a: Tracked,
+    axis: Any = None,
+    keepdims: bool = False,
+    initial: Any = 0.0,
+    where: Any = True,
     **_: Any,
 ) -> Tracked:
     extra: dict[str, Any] = {"axis": axis, "keepdims": keepdims, "where": where}
@@ -538,5 +540,5 @@ def _known(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {
         k: v
         for k, v in kwargs.items()
-        if k in ("keepdims", "initial", "where") and v is not np._NoValue  # type: ignore[attr-defined]
+        if k in ("keepdims", "initial", "where") and v is not np._NoValue
     }

@@ -1,0 +1,1 @@
+"""Finding operators and kernels: by name, by folder, or by source file."""

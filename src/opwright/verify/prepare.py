@@ -1,0 +1,112 @@
+"""One case made ready for judging: inputs, oracle, tolerance and witness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opwright.backends.operands import contiguous
+from opwright.spec.cases import Case, make_inputs
+from opwright.spec.dtypes import DType
+from opwright.spec.errors import DeclarationError, OpwrightError
+from opwright.spec.operator import OperatorSpec, evaluate
+from opwright.spec.signature import Array
+from opwright.spec.tolerance import Bound, declared_bound, derived_bound
+from opwright.verify.compare import Expected, expect, judge
+from opwright.verify.witness import witness
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case with everything that all its kernels share."""
+
+    case: Case
+    inputs: list[tuple[str, Array]]
+    expected: Expected
+    values: list[int | float]
+    output: DType
+    shape: tuple[int, ...]
+    witness: str
+    witness_error: float
+
+
+def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Prepared:
+    """Inputs, oracle, bound and witness of ``case``; raises ``MachineError`` if too large here."""
+    signature = spec.signature
+    arrays = [contiguous(a) for a in make_inputs(spec, case)]
+    shape = signature.shape(signature.output, case.dims, case.leading)
+    output = signature.dtype(signature.output, case.dtypes)
+    reference = _oracle(spec, case, arrays, shape)
+    expected = expect(
+        reference,
+        bound_of(spec, case, arrays, reference),
+        output,
+        spec.overflow,
+        _in_compute_dtype(spec, case, arrays),
+        arrays[0] if len(arrays) == 1 and arrays[0].shape == shape else None,
+    )
+    name, error = "", 0.0
+    if with_witness:
+        other = witness(spec, arrays, case.attributes, output)
+        other.run()
+        name = other.name
+        error = judge(other.result().reshape(shape), expected, output).errors.max_abs
+    return Prepared(
+        case=case,
+        inputs=[(p.name, a) for p, a in zip(signature.inputs, arrays, strict=True)],
+        expected=expected,
+        values=[*case.dims.values(), *case.attributes.values()],
+        output=output,
+        shape=shape,
+        witness=name,
+        witness_error=error,
+    )
+
+
+def _oracle(
+    spec: OperatorSpec, case: Case, arrays: Sequence[Array], shape: tuple[int, ...]
+) -> Array:
+    try:
+        reference = spec.oracle(arrays, case.attributes)
+    except OpwrightError:
+        raise
+    except Exception as error:
+        raise DeclarationError(
+            f"{spec.place}: the formula of {spec.name} fails at {case}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if reference.shape != shape:
+        raise DeclarationError(
+            f"{spec.place}: the formula of {spec.name} gives shape {reference.shape} at {case}, "
+            f"where the declaration says {shape} ({spec.signature.output.type})"
+        )
+    return reference
+
+
+def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference: Array) -> Bound:
+    """The tolerance of ``case``: as declared, else derived from the formula."""
+    output = spec.signature.dtype(spec.signature.output, case.dtypes)
+    compute = spec.signature.compute(case.dtypes)
+    exact = [a.astype(np.float64) for a in arrays]
+    numbers = reference.astype(np.float64)
+    declared = spec.tolerance
+    if declared.terms is None and not declared.depth:
+        return derived_bound(spec.formula, exact, case.attributes, numbers, output, compute)
+    with np.errstate(all="ignore"):
+        terms = np.abs(numbers)
+        if declared.terms is not None:
+            terms = np.broadcast_to(declared.terms(*exact, **case.attributes), numbers.shape)
+    depth = evaluate(declared.depth or "1", case.dims)
+    return declared_bound(terms, depth, declared.ulps, numbers, output, compute)
+
+
+def _in_compute_dtype(spec: OperatorSpec, case: Case, arrays: Sequence[Array]) -> Array | None:
+    compute = spec.signature.compute(case.dtypes)
+    if compute.kind == "int" or case.values not in ("huge", "overflow", "extremes", "special"):
+        return None
+    with np.errstate(all="ignore"):
+        return np.asarray(
+            spec.formula(*(a.astype(compute.numpy) for a in arrays), **case.attributes)
+        )

@@ -1,0 +1,102 @@
+"""Is the tolerance itself worth anything? Known-wrong results have to be rejected by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from opwright.report.findings import Finding
+from opwright.spec.cases import Case
+from opwright.spec.dtypes import DType
+from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.signature import Array
+from opwright.verify.compare import judge
+from opwright.verify.prepare import Prepared, prepare
+
+# Cases tried for a known-wrong variant before it counts as never rejected.
+MAX_CASES = 40
+
+
+def _cheats(prepared: Prepared) -> Iterator[tuple[str, Array]]:
+    """Wrong results that any tolerance has to reject, made from the right one."""
+    right = prepared.expected.reference.astype(np.float64)
+    yield "returns zeros", np.zeros_like(right)
+    if prepared.output.kind == "float":
+        yield "all NaN", np.full_like(right, np.nan)
+    half = right.copy().reshape(-1)
+    half[half.size // 2 :] = 0
+    yield "computes half the elements", half.reshape(right.shape)
+    one = right.copy().reshape(-1)
+    one[one.size // 2] += 1 + abs(one[one.size // 2]) / 8
+    yield "exactly one element wrong", one.reshape(right.shape)
+
+
+def _store(values: Array, dtype: DType) -> Array:
+    if dtype.kind == "int":
+        values = np.clip(np.nan_to_num(np.rint(values)), dtype.lowest, dtype.highest)
+    with np.errstate(all="ignore"):
+        return values.astype(dtype.numpy)
+
+
+def _wrong(prepared: Prepared, values: Array) -> bool:
+    return bool(judge(_store(values, prepared.output), prepared.expected, prepared.output).kind)
+
+
+def _elements(case: Case) -> int:
+    return int(np.prod(list(case.dims.values()), dtype=np.int64))
+
+
+def untrusted(
+    spec: OperatorSpec, dtypes: Mapping[str, DType], cases: Sequence[Case], reference: str
+) -> list[Finding]:
+    """Findings for what the tolerance wrongly lets pass.
+
+    Cheats (zeros, NaN, half the work, one element wrong) are tried on the largest case of typical
+    values; each variant registered by ``known_wrong`` has to fail at least one case of those
+    tried.
+    """
+    typical = [c for c in cases if c.values == "typical" and _elements(c) >= 2]
+    if not typical:
+        return []
+    passed = [
+        name
+        for prepared in [prepare(spec, max(typical, key=_elements), with_witness=False)]
+        for name, values in _cheats(prepared)
+        if np.any(prepared.expected.reference != 0) and not _wrong(prepared, values)
+    ]
+    passed += _variants(spec, [c for c in cases if c.values != "overflow" and _elements(c) >= 2])
+    return [
+        Finding(
+            kind="tolerance",
+            operator=spec.name,
+            kernel="",
+            message=(
+                f"the tolerance accepts a result that is known to be wrong: {name}. Nothing "
+                "verified with it can be trusted: declare a tighter one"
+            ),
+            file=spec.place.rpartition(":")[0],
+            line=int(spec.place.rpartition(":")[2]),
+            case=short_dtypes(dtypes),
+            command=f"opwright verify {reference}"
+            + (f" --dtype {short_dtypes(dtypes)}" if dtypes else ""),
+            details={"variant": name},
+        )
+        for name in passed
+    ]
+
+
+def _variants(spec: OperatorSpec, cases: Sequence[Case]) -> list[str]:
+    """The known-wrong variants that no case rejects."""
+    left = dict(spec.wrong)
+    for case in cases[:: max(1, len(cases) // MAX_CASES)]:
+        if not left:
+            break
+        prepared = prepare(spec, case, with_witness=False)
+        inputs = [a.astype(np.float64) for _, a in prepared.inputs]
+        for name, variant in list(left.items()):
+            with np.errstate(all="ignore"):
+                values = np.asarray(variant(*inputs, **case.attributes), dtype=np.float64)
+            if values.shape != prepared.shape or _wrong(prepared, values):
+                del left[name]
+    return list(left)

@@ -1,0 +1,114 @@
+"""The witness: the same operator as the user's framework computes it, in the same dtype."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from opwright.spec.dtypes import DTYPES, DType
+from opwright.spec.errors import UsageError
+from opwright.spec.operator import OperatorSpec
+from opwright.spec.signature import Array, Scalar
+
+
+class Witness:
+    """The framework's operator on fixed inputs: ``run`` computes, ``result`` reads it back."""
+
+    def __init__(self, name: str, run: Callable[[], Any], read: Callable[[Any], Array]) -> None:
+        self.name = name
+        self._run = run
+        self._read = read
+        self._last: Any = None
+
+    def run(self) -> None:
+        """Compute once; the output is allocated beforehand where the framework can."""
+        self._last = self._run()
+
+    def result(self) -> Array:
+        """The last result as a NumPy array of the framework's dtype."""
+        return self._read(self._last)
+
+
+@cache
+def torch_installed() -> bool:
+    """Whether torch can be imported (it is not imported to find out)."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def witness(
+    spec: OperatorSpec, inputs: Sequence[Array], attributes: Mapping[str, Scalar], output: DType
+) -> Witness:
+    """torch's operator where it is declared and installed, else the formula in NumPy."""
+    if spec.torch is not None and torch_installed():
+        return _torch_witness(spec, inputs, attributes)
+    return _numpy_witness(spec, inputs, attributes, output)
+
+
+def _numpy_witness(
+    spec: OperatorSpec, inputs: Sequence[Array], attributes: Mapping[str, Scalar], output: DType
+) -> Witness:
+    def run() -> Any:
+        with np.errstate(all="ignore"):
+            return spec.formula(*inputs, **attributes)
+
+    def read(result: Any) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(result).astype(output.numpy)
+
+    return Witness(f"NumPy {np.__version__}", run, read)
+
+
+def _torch_witness(
+    spec: OperatorSpec, inputs: Sequence[Array], attributes: Mapping[str, Scalar]
+) -> Witness:
+    import torch
+
+    function = _resolve(spec)
+    tensors = [_to_torch(torch, a) for a in inputs]
+    with torch.no_grad():
+        first = function(*tensors, **attributes)
+        out: Any = torch.empty_like(first)
+        try:  # torch's own operators take out=, a function of the declaration need not
+            function(*tensors, **attributes, out=out)
+        except TypeError:
+            out = None
+
+    def run() -> Any:
+        with torch.no_grad():
+            if out is None:
+                return function(*tensors, **attributes)
+            return function(*tensors, **attributes, out=out)
+
+    def read(result: Any) -> Array:
+        result = result.contiguous()
+        if result.dtype == torch.bfloat16:
+            return result.view(torch.int16).numpy().view(DTYPES["bf16"].numpy)  # type: ignore[no-any-return]
+        return result.numpy()  # type: ignore[no-any-return]
+
+    return Witness(f"torch {torch.__version__.partition('+')[0]}", run, read)
+
+
+def _to_torch(torch: Any, array: Array) -> Any:
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    if array.dtype == DTYPES["bf16"].numpy:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def _resolve(spec: OperatorSpec) -> Callable[..., Any]:
+    if callable(spec.torch):
+        return spec.torch
+    assert spec.torch is not None
+    module, _, name = spec.torch.rpartition(".")
+    try:
+        owner: Any = importlib.import_module(module.split(".")[0])
+        for part in [*module.split(".")[1:], name]:
+            owner = getattr(owner, part)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"{spec.place}: torch={spec.torch!r} cannot be found: {error}") from error
+    return owner  # type: ignore[no-any-return]
