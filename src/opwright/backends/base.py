@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from numpy.typing import NDArray
 
 from opwright.spec.dtypes import DType
@@ -26,7 +25,10 @@ Placement = Literal["end", "begin", "aligned"]
 
 @dataclass(frozen=True)
 class Probe:
-    """What a platform is here, or why it is not: ``reason`` is words a person can act on."""
+    """What a platform is here, or why it is not: ``reason`` is words a person can act on.
+
+    ``fingerprint`` identifies the machine by what decides its speed and does not change.
+    """
 
     backend: str
     available: bool
@@ -34,6 +36,7 @@ class Probe:
     reason: str = ""
     threads: int = 1
     isas: frozenset[str] = frozenset()
+    fingerprint: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -12,7 +12,7 @@ from opwright.spec.dtypes import DType
 from opwright.spec.errors import MachineError, UnknownNameError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, short_dtypes
-from opwright.spec.signature import Array, Scalar, Signature
+from opwright.spec.signature import Array, Scalar, Signature, parse_shape
 
 # A case of the matrix does at most this many operations or moves this many elements: the oracle and
 # the slowest rung then take milliseconds.
@@ -53,43 +53,6 @@ class Case:
         words += [f"--values {self.values}", f"--layout {self.layout}", f"--seed {self.seed}"]
         words += [f"--attr {name}={value!r}" for name, value in self.attributes.items()]
         return " ".join(words)
-
-
-def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Read ``m=17,n=1,k=257``; a ``...`` part is ``...=2x3`` or its one size (``n=1000``).
-
-    Returns the named sizes and the leading dimensions. Raises ``UsageError`` where a size is
-    missing, negative or no number, ``UnknownNameError`` for a name the signature has not.
-    """
-    dims: dict[str, int] = {}
-    leading: tuple[int, ...] = ()
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        name, equals, value = part.partition("=")
-        if not equals and not signature.ellipsis:
-            raise UsageError(
-                f"--shape {text!r}: write sizes as {','.join(f'{d}=...' for d in signature.dims)}"
-            )
-        if not equals:
-            name, value = "...", part
-        if name == "..." and signature.ellipsis:
-            words = [] if value == "scalar" else value.split("x")
-        elif name in signature.dims:
-            words = [value]
-        else:
-            raise UnknownNameError("dimension", name, signature.dims, signature.name)
-        if not all(w.isdecimal() for w in words):
-            raise UsageError(f"--shape {text!r}: {value!r} is no size (a number from 0 up)")
-        sizes = tuple(int(w) for w in words)
-        if any(size >= 2**63 for size in sizes) or math.prod(sizes) >= 2**63:
-            raise UsageError(f"--shape {text!r}: {value} does not fit int64")
-        if name in ("...", signature.ellipsis):
-            leading, dims[signature.ellipsis] = sizes, math.prod(sizes)
-        else:
-            dims[name] = sizes[0]
-    lacking = [d for d in signature.dims if d not in dims]
-    if lacking:
-        raise UsageError(f"--shape {text!r}: no size given for {', '.join(lacking)}")
-    return {d: dims[d] for d in signature.dims}, leading
 
 
 def operand_bytes(spec: OperatorSpec, case: Case) -> int:

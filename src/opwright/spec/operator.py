@@ -16,7 +16,14 @@ import numpy as np
 from opwright.spec.dtypes import DTYPES, DType
 from opwright.spec.errors import UnknownNameError, UsageError
 from opwright.spec.kernel import Kernel, place_error
-from opwright.spec.signature import Array, Scalar, Signature, TensorParam, signature_of
+from opwright.spec.signature import (
+    Array,
+    Scalar,
+    Signature,
+    TensorParam,
+    parse_shape,
+    signature_of,
+)
 from opwright.spec.tolerance import Tolerance
 
 Overflow = Literal["undefined", "wrap", "saturate"]
@@ -65,7 +72,8 @@ class OperatorSpec:
     in the dimensions; ``thresholds`` are attribute names or numbers at which behaviour changes;
     ``overflow`` says what an integer output does with a result that does not fit;
     ``torch`` names the framework's own operator, a dotted path or a function of the same
-    parameters; ``tolerance`` is derived from the formula where it is not given.
+    parameters; ``tolerance`` is derived from the formula where it is not given;
+    ``bench`` lists the shapes to measure at, as ``--shape`` takes them.
     """
 
     def __init__(
@@ -78,12 +86,16 @@ class OperatorSpec:
         thresholds: Sequence[str | float],
         tolerance: Tolerance | None,
         overflow: Overflow,
+        bench: Sequence[str],
         place: str,
     ) -> None:
         self.place = place
         try:
             self.signature: Signature = signature_of(formula, dtypes)
             self._check(flops, thresholds, tolerance, overflow)
+            self.bench = tuple(bench) or (_bench_shape(self.signature),)
+            for shape in self.bench:
+                parse_shape(self.signature, shape)
         except UsageError as error:
             raise place_error(place, error) from None
         except NameError as error:
@@ -131,6 +143,7 @@ class OperatorSpec:
         thresholds: Sequence[str | float] = (),
         tolerance: Tolerance | None = None,
         overflow: Overflow = "undefined",
+        bench: Sequence[str] = (),
     ) -> Callable[[Callable[..., Any]], Self]:
         """The decorator that turns an annotated formula into an operator of this class."""
 
@@ -142,6 +155,7 @@ class OperatorSpec:
             thresholds=thresholds,
             tolerance=tolerance,
             overflow=overflow,
+            bench=bench,
             place=f"{formula.__code__.co_filename}:{formula.__code__.co_firstlineno}",
         )
 
@@ -242,6 +256,13 @@ class OperatorSpec:
                 exact = np.int64 if bound < 2.0**62 else np.object_
                 return np.asarray(self.formula(*(a.astype(exact) for a in inputs), **attributes))
             return np.asarray(self.formula(*(a.astype(np.float64) for a in inputs), **attributes))
+
+
+def _bench_shape(signature: Signature) -> str:
+    """A shape to measure at where none is declared: 16 Mi elements, or 1024 in each dimension."""
+    if set(signature.dims) == {signature.ellipsis}:
+        return f"{signature.ellipsis}={1 << 24}"
+    return ",".join(f"{dim}=1024" for dim in signature.dims)
 
 
 def short_dtypes(dtypes: Mapping[str, DType]) -> str:
