@@ -151,7 +151,10 @@ class Device(ABC):
 
     @abstractmethod
     def synchronize(self) -> Outcome:
-        """Wait for the launch, at most the time limit, and say how it ended. Never raises for it."""
+        """Wait for the launch, at most the time limit, and say how it ended.
+
+        Whatever a kernel does is in the outcome; nothing is raised for it.
+        """
 
     @abstractmethod
     def clock(
@@ -219,8 +222,11 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def open(self, time_limit: float) -> Device:
-        """Start a worker process; ``time_limit`` is seconds a launch may take."""
+    def open(self, time_limit: float, env: Mapping[str, str] | None = None) -> Device:
+        """Start a worker process; ``time_limit`` is seconds a launch may take.
+
+        ``env`` is added to its environment, for example ``{"OMP_THREAD_LIMIT": "2"}``.
+        """
 
     @abstractmethod
     def bind(

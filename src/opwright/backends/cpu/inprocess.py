@@ -1,0 +1,72 @@
+"""Verified kernels called in the caller's own process."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from opwright.backends.base import Array, Artifact
+from opwright.backends.cpu.process import FOLDER
+from opwright.backends.cpu.protocol import word_format
+from opwright.spec.errors import MachineError, OpwrightError
+from opwright.toolchain.build import build
+from opwright.toolchain.compilers import pick_compiler
+
+
+def bind(
+    artifact: Artifact,
+) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
+    """See ``Backend.bind``.
+
+    Raises ``MachineError`` where the artifact cannot be loaded; the function raises
+    ``OpwrightError`` with the message of a C++ exception that the kernel throws.
+    """
+    runtime = _runtime()
+    reason = ctypes.c_char_p()
+    kernel = runtime.opw_load(str(artifact.path).encode(), ctypes.byref(reason))
+    if not kernel:
+        text = (reason.value or b"").decode(errors="replace")
+        raise MachineError(f"{artifact.kernel} cannot be loaded: {text}")
+    invoke = runtime.opw_invoke
+    handle = ctypes.c_void_p(kernel)
+    packers: dict[tuple[type, ...], struct.Struct] = {}
+
+    def call(
+        inputs: Sequence[Array], output: Array, values: Sequence[int | float], threads: int
+    ) -> None:
+        kinds = tuple(map(type, values))
+        packer = packers.get(kinds)
+        if packer is None:
+            packer = struct.Struct(f"={len(inputs) + 1}Q{''.join(map(word_format, values))}")
+            packers[kinds] = packer
+        words = packer.pack(*[a.ctypes.data for a in inputs], output.ctypes.data, *values)
+        # ctypes lets other Python threads run during the call.
+        if thrown := invoke(handle, words, len(inputs) + 1, threads):
+            raise OpwrightError(f"{artifact.kernel} threw: {thrown.decode(errors='replace')}")
+
+    return call
+
+
+def _runtime() -> ctypes.CDLL:
+    built = build(
+        pick_compiler(), source=FOLDER / "inprocess.cpp", flags=("-pthread",), link=("-ldl",)
+    )
+    return _load(built.path)
+
+
+@cache  # one pool of threads for all kernels
+def _load(path: Path) -> ctypes.CDLL:
+    runtime = ctypes.CDLL(str(path))
+    runtime.opw_load.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
+    runtime.opw_load.restype = ctypes.c_void_p
+    runtime.opw_invoke.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_int64,
+        ctypes.c_int64,
+    )
+    runtime.opw_invoke.restype = ctypes.c_char_p
+    return runtime
