@@ -39,7 +39,11 @@ class _Commands(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=2, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(COMMANDS)}"
+            hint = (
+                f"did you mean {' or '.join(near)}?"
+                if near
+                else f"there are: {', '.join(COMMANDS)}"
+            )
             ctx.fail(f"no command named {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 

@@ -185,7 +185,6 @@ def _by_speed(
     yield from usable
 
 
-
 def _distance(measured: Mapping[str, int], wanted: Mapping[str, int]) -> float:
     """The largest factor between two shapes over their dimensions, as a logarithm."""
     if measured.keys() != wanted.keys():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from opwright.spec.dtypes import DType
-from opwright.spec.errors import MachineError, UnknownNameError, UsageError
+from opwright.spec.errors import MachineError, UnknownNameError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.spec.signature import Array, Scalar, Signature, parse_shape

@@ -113,7 +113,7 @@ class ScalarParam:
 
 
 # C++ keywords and names that the kernel's own translation unit needs.
-_RESERVED = frozenset(
+RESERVED = frozenset(
     "alignas alignof and asm auto bool break case catch char class const constexpr continue "
     "default delete do double else enum explicit export extern false float for friend goto if "
     "inline int long mutable namespace new not nullptr operator or private protected public "
@@ -351,14 +351,14 @@ def signature_of(formula: Callable[..., Any], dtypes: Mapping[str, Sequence[str]
     Raises ``UsageError`` saying which parameter is declared wrongly and how it should be.
     """
     name = formula.__name__
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in RESERVED:
         raise UsageError(f"operator name {name!r} cannot name a C function")
     annotations = inspect.get_annotations(formula, eval_str=True)
     inputs: list[TensorParam] = []
     scalars: list[ScalarParam] = []
     for parameter in inspect.signature(formula).parameters.values():
         where = f"{name}: parameter {parameter.name}"
-        if parameter.name in _RESERVED:
+        if parameter.name in RESERVED:
             raise UsageError(
                 f"{where}: the name has a meaning in C++ or to Opwright; choose another"
             )
@@ -435,7 +435,7 @@ def _assemble(
     dims = tuple(dict.fromkeys(ellipsis if dim == "..." else dim for dim in everything))
     names = [p.name for p in inputs] + [s.name for s in scalars]
     for dim in dims:
-        if dim in _RESERVED or dim in names or dim in dtypes:
+        if dim in RESERVED or dim in names or dim in dtypes:
             raise UsageError(f"{name}: dimension {dim!r} is also the name of something else")
     return Signature(
         name=name,

@@ -1,0 +1,382 @@
+"""Measure verified kernels side by side with the witness, cold or warm, by threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from opwright.bench.ceilings import Ceilings, Judgement, judge
+from opwright.bench.stats import Ratio, Summary, noise_floor, paired_ratio, summary
+
+from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
+from opwright.backends.operands import contiguous
+from opwright.backends.registry import backend_named
+from opwright.bench.interleave import Candidate, Rounds, interleave
+from opwright.history.store import History
+from opwright.report.findings import Finding
+from opwright.spec.cases import Case, check_memory, make_inputs
+from opwright.spec.dtypes import DType
+from opwright.spec.kernel import Kernel
+from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.verify.engine import KernelReport, Options, verify
+from opwright.verify.witness import Witness, witness
+
+CacheState = Literal["cold", "warm"]
+Progress = Callable[[int, int, str], None]
+
+TIME_LIMIT = 120.0  # seconds for one clock request: warm-up included, the slowest rung takes a few
+MIN_SAMPLE_NS = 1e6  # a warm sample averages calls over at least a millisecond
+BUDGET = 10.0  # seconds of sampling for one table
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What one table is about."""
+
+    case: Case
+    threads: int
+    cache: CacheState
+
+    @property
+    def dtypes(self) -> Mapping[str, DType]:
+        """The element types."""
+        return self.case.dtypes
+
+
+@dataclass
+class Row:
+    """One kernel in a table. Without ``summary`` it was not timed and ``reason`` says why.
+
+    ``speedup`` is the first timed rung's time over this one's, ``vs_witness`` the witness's time
+    over this one's: above 1 this kernel is faster.
+    """
+
+    kernel: Kernel
+    report: KernelReport
+    verdict: str
+    reason: str = ""
+    samples: Samples | None = None
+    summary: Summary | None = None
+    judgement: Judgement | None = None
+    gflops: float | None = None
+    gbs: float | None = None
+    speedup: Ratio | None = None
+    vs_witness: Ratio | None = None
+
+
+@dataclass
+class Table:
+    """All kernels measured in one setup, with the A/A noise floor of the same rounds."""
+
+    setup: Setup
+    rows: list[Row]
+    witness: str = ""
+    witness_samples: Samples | None = None
+    witness_summary: Summary | None = None
+    noise: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+
+
+class _KernelCandidate:
+    """A kernel in a worker; ``fault`` says how it ended if it did."""
+
+    def __init__(
+        self, name: str, device: Device, artifact: Artifact, buffers: Buffers, setup: Setup
+    ) -> None:
+        self.name = name
+        self.fault: Fault | None = None
+        self.first = 0.0
+        self.calls = 0
+        self._device = device
+        self._artifact = artifact
+        self._buffers = buffers
+        self._setup = setup
+
+    def sample(self) -> float | None:
+        case = self._setup.case
+        taken = self._device.clock(
+            self._artifact,
+            self._buffers,
+            [*case.dims.values(), *case.attributes.values()],
+            self._setup.threads,
+            self._setup.cache,
+            1,
+            MIN_SAMPLE_NS,
+        )
+        if isinstance(taken, Fault):
+            self.fault = taken
+            return None
+        self.first = self.first or taken.first
+        self.calls = taken.calls
+        return taken.values[0]
+
+
+class _WitnessCandidate:
+    """The witness in this process, warmed up on its first sample."""
+
+    def __init__(self, other: Witness, setup: Setup, cache_bytes: int) -> None:
+        self.name = other.name
+        self.first = 0.0
+        self.calls = 1
+        self._other = other
+        self._cold = setup.cache == "cold"
+        self._threads = setup.threads
+        self._sweep = np.zeros(cache_bytes if self._cold else 0, dtype=np.uint8)
+
+    def sample(self) -> float:
+        if not self.first:
+            self.first = self._time(1)
+            self.calls = self._warm_up()
+        if self._cold:
+            self._sweep += 1
+        value = self._time(self.calls)
+        if self._threads > 1:
+            # Its threads spin a while after a parallel region, on the cores that come next.
+            time.sleep(0.02)
+        return value
+
+    def _warm_up(self) -> int:
+        """Run for a fifth of a second; returns the calls that a sample needs."""
+        if self._cold:
+            return 1
+        calls, spent = 1, 0.0
+        started = time.perf_counter()
+        while spent < 0.2:
+            elapsed = self._time(calls) * calls
+            if elapsed < MIN_SAMPLE_NS:
+                calls *= 2
+            spent = time.perf_counter() - started
+        return calls
+
+    def _time(self, calls: int) -> float:
+        run = self._other.run
+        started = time.perf_counter_ns()
+        for _ in range(calls):
+            run()
+        return (time.perf_counter_ns() - started) / calls
+
+
+@contextmanager
+def _witness_threads(threads: int) -> Iterator[None]:
+    """Let the witness's libraries use ``threads`` threads."""
+    import sys
+
+    from threadpoolctl import threadpool_limits
+
+    torch: Any = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    with threadpool_limits(threads):
+        if torch:
+            torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            if torch:
+                torch.set_num_threads(before)
+
+
+def measure(
+    spec: OperatorSpec,
+    kernels: Sequence[Kernel],
+    reference: str,
+    setups: Sequence[Setup],
+    ceilings: Mapping[str, Ceilings],
+    *,
+    params: Mapping[str, int] | None = None,
+    verified: Sequence[KernelReport] = (),
+    budget: float = BUDGET,
+    progress: Progress | None = None,
+) -> list[Table]:
+    """One table for each of ``setups``.
+
+    A kernel is timed only after it was verified on the setup's own inputs, and on the case matrix
+    (in ``verified``, earlier on this machine, or now); one that fails is in the table without a
+    time. ``ceilings`` are by backend. Raises ``MachineError`` before allocating when a setup does not fit in memory.
+    """
+    for setup in setups:
+        for backend in {k.backend for k in kernels}:
+            check_memory(spec, setup.case, backend_named(backend).memory_available())
+    checked = _Checked(spec, reference, params or {}, verified, progress)
+    return [_table(spec, kernels, setup, ceilings, checked, budget, progress) for setup in setups]
+
+
+class _Checked:
+    """Verdicts on kernels: the matrix once for each artifact, the setup's own inputs each time."""
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        reference: str,
+        params: Mapping[str, int],
+        verified: Sequence[KernelReport],
+        progress: Progress | None,
+    ) -> None:
+        self._spec = spec
+        self._reference = reference
+        self._params = params
+        self._matrix = {(k.kernel.name, short_dtypes(k.dtypes)): k for k in verified}
+        self._progress = progress
+        self._on_case: dict[tuple[str, str], tuple[KernelReport, list[Finding]]] = {}
+
+    def check(self, kernel: Kernel, setup: Setup) -> tuple[KernelReport, list[Finding]]:
+        key = (kernel.name, f"{setup.case} {setup.threads}")
+        if key not in self._on_case:
+            self._on_case[key] = self._verify(kernel, setup)
+        return self._on_case[key]
+
+    def _verify(self, kernel: Kernel, setup: Setup) -> tuple[KernelReport, list[Finding]]:
+        before = self._matrix.get((kernel.name, short_dtypes(setup.dtypes)))
+        if before is not None and before.verdict != "held":
+            return before, before.findings
+        own = Options(
+            dtypes=[setup.dtypes],
+            cases=[setup.case],
+            params=self._params,
+            threads=setup.threads,
+            time_limit=TIME_LIMIT,
+        )
+        outcome = verify(self._spec, [kernel], self._reference, own, self._progress)
+        report = outcome.kernels[0]
+        if report.verdict != "held" or report.artifact is None:
+            return report, outcome.findings
+        machine = backend_named(kernel.backend).probe().fingerprint
+        with History.open() as history:
+            known = history.verdict(report.artifact.key, machine)
+            if known == "held" or before is not None:
+                return report, []
+            quick = known is None  # what was wrong before has to hold everywhere to be timed
+            matrix = Options(dtypes=[setup.dtypes], params=self._params, quick=quick)
+            outcome = verify(self._spec, [kernel], self._reference, matrix, self._progress)
+            verdict: Literal["held", "wrong"] = "held" if outcome.held else "wrong"
+            cases = outcome.kernels[0].cases
+            history.record_verdict(report.artifact.key, machine, verdict, cases)
+        return (report, []) if outcome.held else (outcome.kernels[0], outcome.findings)
+
+
+def _table(
+    spec: OperatorSpec,
+    kernels: Sequence[Kernel],
+    setup: Setup,
+    ceilings: Mapping[str, Ceilings],
+    checked: _Checked,
+    budget: float,
+    progress: Progress | None,
+) -> Table:
+    table = Table(setup, [])
+    for kernel in kernels:
+        if not spec.serves(kernel, setup.dtypes):
+            continue
+        report, findings = checked.check(kernel, setup)
+        row = Row(kernel, report, report.verdict, report.reason)
+        if findings:
+            row.reason = findings[0].message
+            table.findings += findings
+        table.rows.append(row)
+    timed = [row for row in table.rows if row.verdict == "held"]
+    if timed:
+        _time(spec, table, timed, budget, progress)
+    for row in timed:
+        _work_out(spec, setup, row, ceilings.get(row.kernel.backend))
+    return table
+
+
+def _time(
+    spec: OperatorSpec, table: Table, timed: list[Row], budget: float, progress: Progress | None
+) -> None:
+    setup = table.setup
+    signature = spec.signature
+    inputs = [contiguous(a) for a in make_inputs(spec, setup.case)]
+    output = signature.dtype(signature.output, setup.dtypes)
+    shape = signature.shape(signature.output, setup.case.dims, setup.case.leading)
+    other = witness(spec, inputs, setup.case.attributes, output)
+    named = [(p.name, a) for p, a in zip(signature.inputs, inputs, strict=True)]
+    with ExitStack() as stack:
+        stack.enter_context(_witness_threads(setup.threads))
+        opened: dict[str, tuple[Device, Buffers]] = {}
+
+        def candidate(row: Row, name: str) -> _KernelCandidate:
+            backend: Backend = backend_named(row.kernel.backend)
+            if backend.name not in opened:
+                device = stack.enter_context(backend.open(TIME_LIMIT))
+                opened[backend.name] = (
+                    device,
+                    device.upload(named, ("out", shape, output), "aligned"),
+                )
+            assert row.report.artifact is not None
+            device, buffers = opened[backend.name]
+            return _KernelCandidate(name, device, row.report.artifact, buffers, setup)
+
+        own = {row.kernel.name: candidate(row, row.kernel.name) for row in timed}
+        # The last rung once more under another name: what differs between the two is noise.
+        twin = candidate(timed[-1], f"{timed[-1].kernel.name} again")
+        beside = _WitnessCandidate(other, setup, _cache_bytes(setup))
+        candidates: list[Candidate] = [*own.values(), twin, beside]
+        rounds = interleave(candidates, budget, progress=progress)
+    table.witness = beside.name
+    table.witness_samples = _samples(beside, rounds)
+    table.witness_summary = summary(list(rounds[beside.name].values()))
+    last = timed[-1].kernel.name
+    both = _paired(rounds, last, twin.name)
+    table.noise = noise_floor(*both) if both[0] else 0.0
+    first = next((r.kernel.name for r in timed if rounds[r.kernel.name]), "")
+    for row in timed:
+        name = row.kernel.name
+        if fault := own[name].fault:
+            row.verdict, row.reason = "failed", fault.message
+            table.findings.append(
+                Finding(fault.kind, spec.name, name, fault.message, str(row.kernel.path))
+            )
+            continue
+        row.samples = _samples(own[name], rounds)
+        row.summary = summary(row.samples.values)
+        row.speedup = _ratio(rounds, first, name)
+        row.vs_witness = _ratio(rounds, beside.name, name)
+
+
+def _samples(candidate: _KernelCandidate | _WitnessCandidate, rounds: Rounds) -> Samples:
+    return Samples(candidate.first, tuple(rounds[candidate.name].values()), candidate.calls)
+
+
+def _paired(rounds: Rounds, a: str, b: str) -> tuple[list[float], list[float]]:
+    common = sorted(rounds[a].keys() & rounds[b].keys())
+    return [rounds[a][r] for r in common], [rounds[b][r] for r in common]
+
+
+def _ratio(rounds: Rounds, a: str, b: str) -> Ratio | None:
+    both = _paired(rounds, a, b)
+    return paired_ratio(*both) if both[0] else None
+
+
+def _cache_bytes(setup: Setup) -> int:
+    """Bytes to sweep so that nothing of the witness's operands stays in a cache."""
+    return 128 << 20 if setup.cache == "cold" else 0
+
+
+def _work_out(spec: OperatorSpec, setup: Setup, row: Row, ceilings: Ceilings | None) -> None:
+    if row.summary is None:
+        return
+    case = setup.case
+    flops = spec.flops(case.dims)
+    moved = spec.bytes_moved(case.dims, case.leading, case.dtypes)
+    row.gflops = flops / row.summary.median if flops else None
+    row.gbs = moved / row.summary.median
+    if ceilings is None:
+        return
+    compute = spec.signature.compute(case.dtypes)
+    widest = max(
+        (spec.signature.dtype(p, case.dtypes) for p in spec.signature.inputs),
+        key=lambda d: d.bytes,
+    )
+    row.judgement = judge(
+        seconds=row.summary.median * 1e-9,
+        flops=flops,
+        bytes=moved,
+        cache=setup.cache,
+        ceilings=ceilings,
+        dtype=widest.name if compute.name == "f32" else compute.name,
+        threads=setup.threads if row.kernel.threads else 1,
+    )

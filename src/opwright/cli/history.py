@@ -1,0 +1,39 @@
+"""opwright history"""
+
+from __future__ import annotations
+
+import click
+
+from opwright.catalog.find import find
+from opwright.cli import common
+from opwright.history.store import History
+
+
+@common.command
+@click.argument("target", required=False, metavar="[OPERATOR[/KERNEL]]")
+@click.option("--limit", type=click.IntRange(1), default=20, help="The newest so many runs.")
+def command(output: common.Output, target: str | None, limit: int) -> None:
+    """Earlier runs and their results."""
+    from opwright.cli.tables import results, runs
+
+    operator = kernel = ""
+    if target:
+        found = find(target)
+        operator = found.spec.name
+        kernel = found.kernels[0].name if found.one_kernel else ""
+    with History.open() as history:
+        newest = history.runs(operator, limit)
+        rows = [r for run in newest for r in history.results(run.id, operator, kernel)]
+    output.data = {"runs": newest, "results": rows}
+    if not newest:
+        name = operator or "OPERATOR"
+        output.say(f"nothing is recorded yet; 'opwright bench {name}' records a run")
+        return
+    output.say(runs(newest))
+    if operator:
+        output.say("")
+        output.say(results(rows))
+        output.say(
+            "\nopwright compare RUN RUN puts two runs side by side; "
+            f"opwright restore {operator}/KERNEL@RUN brings a kernel's source back"
+        )
