@@ -97,6 +97,7 @@ def _of_backend(target: Target, backend: str | None) -> Target:
 
 
 def params_of(target: Target, texts: Sequence[str]) -> dict[str, int]:
+    """``--param`` options; raises ``UnknownNameError`` where no kernel has such a tunable."""
     params = common.integers(texts, "--param")
     known = {t for k in target.kernels for t in k.tune}
     for name in params:
@@ -183,8 +184,7 @@ def _show(output: common.Output, report: Any) -> None:
 
 
 def verification_data(report: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
+    """A verification for ``--json``."""
     from opwright.spec.operator import short_dtypes
 
     return {
@@ -205,7 +205,9 @@ def verification_data(report: Any) -> dict[str, Any]:
                 "tolerance": k.bound_origin,
                 "witness": k.witness,
                 "witness_error": k.witness_error,
-                "errors": asdict(k.worst) if k.worst else None,
+                "worst": k.worst,
+                "worst_case": str(k.worst_case) if k.worst_case else None,
+                "ranges": k.ranges,
                 "fast_math": k.kernel.fast_math,
             }
             for k in report.kernels

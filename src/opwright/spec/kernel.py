@@ -110,3 +110,8 @@ class Kernel:
 def place_error(place: str, error: UsageError) -> DeclarationError:
     """The same complaint with the file and line it is about in front."""
     return DeclarationError(f"{place}: {error}")
+
+
+def cdiv(a: int, b: int) -> int:
+    """``a / b`` rounded up: how many tiles of ``b`` cover ``a``."""
+    return -(-a // b)

@@ -14,7 +14,7 @@ from opwright.spec.signature import Array
 from opwright.verify.compare import judge
 from opwright.verify.prepare import Prepared, prepare
 
-# Cases tried for a known-wrong variant before it counts as never rejected.
+# Further cases tried for a known-wrong variant before it counts as never rejected.
 MAX_CASES = 40
 
 
@@ -89,7 +89,7 @@ def untrusted(
 def _variants(spec: OperatorSpec, cases: Sequence[Case]) -> list[str]:
     """The known-wrong variants that no case rejects."""
     left = dict(spec.wrong)
-    for case in cases[:: max(1, len(cases) // MAX_CASES)]:
+    for case in _varied(cases):
         if not left:
             break
         prepared = prepare(spec, case, with_witness=False)
@@ -100,3 +100,13 @@ def _variants(spec: OperatorSpec, cases: Sequence[Case]) -> list[str]:
             if values.shape != prepared.shape or _wrong(prepared, values):
                 del left[name]
     return list(left)
+
+
+def _varied(cases: Sequence[Case]) -> list[Case]:
+    """The largest case of each kind of values and set of attributes, then others in between."""
+    largest: dict[str, Case] = {}
+    for case in cases:
+        kind = f"{case.values} {case.attributes}"
+        if kind not in largest or _elements(case) > _elements(largest[kind]):
+            largest[kind] = case
+    return [*largest.values(), *cases[:: max(1, len(cases) // MAX_CASES)]]
