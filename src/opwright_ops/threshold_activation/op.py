@@ -1,7 +1,5 @@
 """The operator, what its formula leaves open, and the one list of its kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -67,6 +65,13 @@ threshold_activation.kernels(
         isa="avx512",
         threads=True,
         tune={"GRAIN": [16384, 4096, 65536]},
+    ),
+    Kernel(
+        "cpu_v6_streamed.cpp",
+        change="f32 and 16 bits: an output larger than the caches is written past them",
+        isa="avx512",
+        threads=True,
+        tune={"GRAIN": [16384, 4096, 65536], "STREAM_MIB": [64, 32, 0]},
     ),
 )
 
