@@ -84,7 +84,8 @@ _INCLUDE = re.compile(
 _UNDEFINED = re.compile(
     r"undefined reference to [`'](.+)'$|error: undefined symbol: (.+)$", re.MULTILINE
 )
-_ERROR = re.compile(r"^.*\berror: .*$", re.MULTILINE)
+# Not the driver's summary of a failed link, which comes after what failed.
+_ERROR = re.compile(r"^(?!.*(?:linker command failed|ld returned)).*\berror: .*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -352,11 +353,12 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
         raise MissingSymbolError(
             undefined[0], f"{what}: nothing defines {', '.join(dict.fromkeys(undefined))}", said
         )
-    first = _ERROR.search(said)
     if process.returncode < 0:
         why = f"the compiler was ended by signal {-process.returncode}"
+    elif first := _ERROR.search(said) or re.search(".+", said):
+        why = first[0]
     else:
-        why = first[0] if first else f"the compiler ended with {process.returncode}"
+        why = f"the compiler ended with {process.returncode} and said nothing"
     raise BuildError(f"{what}: {why}", said)
 
 
