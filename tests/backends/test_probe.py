@@ -463,20 +463,24 @@ def test_elsewhere_than_linux_the_answer_is_no_with_the_reason(
 
 def test_the_fingerprint_follows_what_decides_speed_and_nothing_else(tmp_path: Path) -> None:
     files = {"proc/cpuinfo": ZEN2, "proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 500 kB\n"}
-    base = probe_of(facts_at(write(tmp_path, files), "x86_64", frozenset({0, 1})))
-    key = fingerprint(base)
+    facts = facts_at(write(tmp_path, files), "x86_64", frozenset({0, 1}))
+    key = fingerprint(facts)
     assert len(key) == 12
     assert set(key) <= set("0123456789abcdef")
+    assert probe_of(facts).fingerprint == key
 
     write(tmp_path, {"proc/meminfo": "MemTotal: 990 kB\nMemAvailable: 1 kB\n"})
-    assert fingerprint(probe_of(facts_at(tmp_path, "x86_64", frozenset({0, 1})))) == key
+    assert fingerprint(facts_at(tmp_path, "x86_64", frozenset({0, 1}))) == key
+
+    reworded = {name: f"because {reason}" for name, reason in facts.missing.items()}
+    assert fingerprint(replace(facts, missing=reworded)) == key
 
     others = [
-        replace(base, device="another model"),
-        replace(base, threads=1),
-        replace(base, isas=base.isas - {"avx2"}),
-        replace(base, details={**base.details, "caches": "L3 8 MiB x 1"}),
-        replace(base, details={**base.details, "architecture": "aarch64"}),
+        replace(facts, info=replace(facts.info, model="another")),
+        replace(facts, threads=replace(facts.threads, usable=1)),
+        replace(facts, missing={**facts.missing, "avx2": "disabled"}),
+        replace(facts, caches=(Cache("L3", 8 << 20, 1),)),
+        replace(facts, architecture="aarch64"),
     ]
     keys = {fingerprint(other) for other in others}
     assert len(keys | {key}) == len(others) + 1
