@@ -147,9 +147,7 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
 
 
 def _share(row: Row) -> str:
-    if row.judgement is None:
-        return "-"
-    return row.judgement.label or f"{100 * row.judgement.share:.0f}%"
+    return "-" if row.judgement is None else row.judgement.words
 
 
 def runs(history: Sequence[Run]) -> Table:
