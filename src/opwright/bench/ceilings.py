@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import Literal
 from opwright.backends.base import Backend, Ceiling, Probe
 from opwright.spec.dtypes import dtype_named
 from opwright.spec.errors import MachineError, OpwrightError
+from opwright.toolchain.cache import read_json, write_json
 from opwright.toolchain.paths import home
 
 # Ceilings that limit arithmetic on an element type; the largest measured one counts. bf16 and f16
@@ -200,7 +197,7 @@ def _file(machine: str) -> Path:
 def load(machine: str) -> Ceilings | None:
     """The ceilings kept for this machine; None when there are none or the file is damaged."""
     try:
-        kept = json.loads(_file(machine).read_text(encoding="utf-8"))
+        kept = read_json(_file(machine))
         found = Ceilings(
             machine=kept["machine"],
             ceilings=tuple(Ceiling(**row) for row in kept["ceilings"]),
@@ -212,7 +209,7 @@ def load(machine: str) -> Ceilings | None:
             and len(found.ceilings) > 0
             and all(_sound(ceiling) for ceiling in found.ceilings)
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError):
         return None
     return found if sound else None
 
@@ -235,18 +232,7 @@ def save(ceilings: Ceilings) -> None:
     """
     path = _file(ceilings.machine)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.stem}-", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(asdict(ceilings), file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(temporary).unlink()
-            raise
+        write_json(path, asdict(ceilings))
     except OSError as error:
         raise MachineError(
             f"cannot keep the measured ceilings in {path}: {error.strerror}; OPWRIGHT_HOME names "
