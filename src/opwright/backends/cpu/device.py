@@ -183,9 +183,9 @@ class CpuDevice(Device):
         self._start()
 
     @property
-    def pid(self) -> int:
-        """The worker's process number; 0 when a fault ended it and it has not been needed since."""
-        return self._process.pid if self._process else 0
+    def pid(self) -> int | None:
+        """The worker's process number; None after a fault, until it is needed again."""
+        return self._process.pid if self._process else None
 
     def upload(
         self,
