@@ -17,6 +17,9 @@ template <> struct Blocks<double> {
     static constexpr std::int64_t depth = 256, cols = 256, rows = 1024;
 };
 
+// Up to this many rows, copying an element of B costs more than it saves.
+constexpr std::int64_t few = 8;
+
 // Multiply-adds worth waking a thread for: about 20 us of work where waking takes 5.
 constexpr std::int64_t work_per_thread = std::int64_t{1} << 20;
 

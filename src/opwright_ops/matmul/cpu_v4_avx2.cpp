@@ -5,5 +5,5 @@
 #include "micro_avx2.h"
 
 extern "C" void matmul(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k) {
-    gemm::Gemm<gemm::Avx2<opw::acc_t<T>>, T>(a, b, out, m, n, k).run();
+    gemm::multiply<gemm::Avx2<opw::acc_t<T>>>(a, b, out, m, n, k);
 }

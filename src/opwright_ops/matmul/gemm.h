@@ -16,57 +16,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstdint>
-#include <new>
 #include <type_traits>
 #include <utility>
 
 #include "blocks.h"
 #include "micro_kernel.h"
 #include "opwright/parallel.h"
+#include "thin.h"
+#include "vectors.h"
+#include "workspace.h"
 
 namespace gemm {
-
-using std::int64_t;
-
-constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
-// Where part `index` begins when `size` is cut into `parts` that differ by 1 at most.
-constexpr int64_t cut(int64_t size, int64_t index, int64_t parts) {
-    return size / parts * index + size % parts * index / parts;
-}
-
-// Scratch memory that a thread keeps from call to call: fresh pages cost 0.1 us each.
-class Workspace {
-public:
-    Workspace() = default;
-    Workspace(const Workspace&) = delete;
-    Workspace& operator=(const Workspace&) = delete;
-    ~Workspace() { release(); }
-
-    // At least `bytes`, aligned to a cache line, valid until the next call. Throws std::bad_alloc.
-    void* reserve(std::size_t bytes) {
-        if (bytes > size_) {
-            release();
-            memory_ = ::operator new(bytes, alignment);
-            size_ = bytes;
-        }
-        return memory_;
-    }
-
-private:
-    static constexpr std::align_val_t alignment{64};
-
-    void release() {
-        if (memory_) ::operator delete(memory_, alignment);
-        memory_ = nullptr;
-        size_ = 0;
-    }
-
-    void* memory_ = nullptr;
-    std::size_t size_ = 0;
-};
 
 template <class Isa, class Elem>
 class Gemm {
@@ -87,7 +48,6 @@ public:
           depth_blocks_(std::max<int64_t>(1, ceil_div(k, Block::depth))) {}
 
     void run() {
-        if (m_ == 0 || n_ == 0) return;
         const Grid grid = grid_for(opw::threads());
         const int64_t rows = ceil_div(m_, grid.rows), cols = ceil_div(n_, grid.cols) + tile_cols;
         block_rows_ = sums_beside && depth_blocks_ > 1 ? std::min(rows, Block::rows) : Isa::rows;
@@ -95,9 +55,7 @@ public:
         const int64_t depth = std::min(k_, Block::depth);
         const int64_t sums = sums_beside ? block_rows_ * block_cols_ : 0;
         const int64_t share = Isa::rows * a_stride + depth * block_cols_ + sums;
-        static thread_local Workspace workspace;
-        Acc* memory = static_cast<Acc*>(workspace.reserve(
-            static_cast<std::size_t>(share * grid.rows * grid.cols) * sizeof(Acc)));
+        Acc* memory = scratch<Acc>(share * grid.rows * grid.cols);
         opw::parallel_for(grid.rows * grid.cols, 1, [&](int64_t begin, int64_t end) {
             for (int64_t task = begin; task < end; ++task) {
                 Acc* own = memory + task * share;
@@ -176,7 +134,7 @@ private:
                 const int64_t height = cut(rows, panel + 1, panels) - top;
                 const Elem* a = a_ + (row_begin + top) * k_ + begin;
                 for (int64_t i = 0; i < height; ++i) {
-                    convert(a + i * k_, scratch.a + i * a_stride, depth);
+                    convert<Isa>(a + i * k_, scratch.a + i * a_stride, depth);
                 }
                 Elem* out = out_ + (row_begin + top) * n_ + j;
                 if constexpr (sums_beside) {
@@ -184,7 +142,7 @@ private:
                     multiply_panel(scratch, height, cols, depth, sums, block_cols_, block > 0);
                     if (block + 1 < depth_blocks_) continue;
                     for (int64_t i = 0; i < height; ++i) {
-                        convert(sums + i * block_cols_, out + i * n_, cols);
+                        convert<Isa>(sums + i * block_cols_, out + i * n_, cols);
                     }
                 } else {
                     multiply_panel(scratch, height, cols, depth, out, n_, block > 0);
@@ -205,13 +163,6 @@ private:
     }
 
 
-    template <class From, class To>
-    static void convert(const From* from, To* to, int64_t count) {
-        int64_t i = 0;
-        for (; i + Isa::lanes <= count; i += Isa::lanes) Isa::store(to + i, Isa::load(from + i));
-        for (; i < count; ++i) to[i] = static_cast<To>(static_cast<Acc>(from[i]));
-    }
-
     // Column panels one after the other, each `depth` rows of as many whole vectors as it needs.
     void pack_b(const Elem* b, int64_t depth, int64_t cols, Acc* to) const {
         for (int64_t j = 0; j < cols; j += tile_cols) {
@@ -227,7 +178,7 @@ private:
             } else {
                 const int64_t padded = ceil_div(width, Isa::lanes) * Isa::lanes;
                 for (int64_t p = 0; p < depth; ++p, row += n_, to += padded) {
-                    convert(row, to, width);
+                    convert<Isa>(row, to, width);
                     std::fill(to + width, to + padded, Acc{0});
                 }
             }
@@ -250,5 +201,15 @@ private:
     int64_t depth_blocks_;
     int64_t block_rows_ = 0, block_cols_ = 0;
 };
+
+// out[m, n] = a[m, k] * b[k, n] on the instruction set `Isa`, in whichever way suits the sizes.
+template <class Isa, class Elem>
+void multiply(const Elem* a, const Elem* b, Elem* out, int64_t m, int64_t n, int64_t k) {
+    if (m == 0 || n == 0) return;
+    if (m <= few) return few_rows<Isa>(a, b, out, m, n, k);
+    if (n == 1) return few_cols<Isa, 1>(a, b, out, m, k);
+    if (n == 2) return few_cols<Isa, 2>(a, b, out, m, k);
+    Gemm<Isa, Elem>(a, b, out, m, n, k).run();
+}
 
 }  // namespace gemm

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "micro_kernel.h"
 #include "opwright/types.h"
+#include "vectors.h"
 
 namespace gemm {
 

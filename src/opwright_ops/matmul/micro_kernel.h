@@ -57,20 +57,4 @@ void micro_kernel(std::int64_t depth, const typename Isa::Acc* a, const typename
     }
 }
 
-// The two 16-bit types, for any number of lanes: `Half`, `Word` and `Vec` are vectors of as many
-// uint16_t, uint32_t and float.
-template <class Vec, class Word, class Half>
-inline Vec widen_bf16(Half h) {
-    return reinterpret_cast<Vec>(__builtin_convertvector(h, Word) << 16);
-}
-
-// To nearest, ties to even; NaN stays NaN.
-template <class Half, class Word, class Vec>
-inline Half narrow_bf16(Vec x) {
-    const Word u = reinterpret_cast<Word>(x);
-    const Word rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
-    const Word quiet_nan = (u >> 16) | 0x40u;
-    return __builtin_convertvector((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet_nan : rounded, Half);
-}
-
 }  // namespace gemm
