@@ -341,13 +341,12 @@ def test_nothing_timed_has_no_winner(candidates: dict[str, list[float]]) -> None
     assert found.words == "no candidate could be timed"
 
 
-def test_many_equal_candidates_are_all_tied() -> None:
+def test_the_luckiest_of_many_equals_does_not_stand_out() -> None:
     random = np.random.default_rng(12)
-    drawn = normal(random, (102, 60))
-    candidates = {f"c{i}": drawn[i] for i in range(100)}
-    found = rank(candidates, noise_floor(drawn[100], drawn[101]))
-    assert len(found.tied) >= 98
-    assert found.winner == "c0"
+    for _ in range(5):
+        drawn = np.exp(0.2 * random.standard_normal((100, 60)))
+        found = rank({f"c{i}": drawn[i] for i in range(100)}, 0.0)
+        assert len(found.tied) >= 99
 
 
 # --- when to stop ---------------------------------------------------------------------------------
