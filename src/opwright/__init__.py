@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Annotated as Tensor
+
     from opwright.dispatch.operator import Operator as Operator
     from opwright.dispatch.operator import operator as operator
     from opwright.spec.errors import OpwrightError as OpwrightError
     from opwright.spec.kernel import Kernel as Kernel
     from opwright.spec.kernel import cdiv as cdiv
     from opwright.spec.signature import T as T
-    from opwright.spec.signature import Tensor as Tensor
     from opwright.spec.signature import U as U
     from opwright.spec.signature import V as V
     from opwright.spec.tolerance import Tolerance as Tolerance
@@ -36,8 +37,17 @@ _HOMES = {
     "operator": "opwright.dispatch.operator",
 }
 
-__all__ = [  # noqa: PLE0604, RUF022 - the names above, which ruff cannot see through
-    *_HOMES,
+__all__ = [
+    "Kernel",
+    "Operator",
+    "OpwrightError",
+    "T",
+    "Tensor",
+    "Tolerance",
+    "U",
+    "V",
+    "cdiv",
+    "operator",
 ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
+
 from opwright.bench.stats import enough
 
 # Five samples are the fewest whose extremes enclose the median with over 90 % confidence.

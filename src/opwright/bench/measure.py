@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from opwright.bench.ceilings import Ceilings, Judgement, judge
-from opwright.bench.stats import Ratio, Summary, noise_floor, paired_ratio, summary
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
 from opwright.backends.operands import contiguous
 from opwright.backends.registry import backend_named
+from opwright.bench.ceilings import Ceilings, Judgement, judge
 from opwright.bench.interleave import Candidate, Rounds, interleave
+from opwright.bench.stats import Ratio, Summary, noise_floor, paired_ratio, summary
 from opwright.history.store import History
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case, check_memory, make_inputs
 from opwright.spec.dtypes import DType
+from opwright.spec.errors import NothingSelectedError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.verify.engine import KernelReport, Options, verify
@@ -195,7 +196,9 @@ def measure(
 
     A kernel is timed only after it was verified on the setup's own inputs, and on the case matrix
     (in ``verified``, earlier on this machine, or now); one that fails is in the table without a
-    time. ``ceilings`` are by backend. Raises ``MachineError`` before allocating when a setup does not fit in memory.
+    time. ``ceilings`` are by backend.
+
+    Raises ``MachineError`` before allocating when a setup does not fit in memory.
     """
     for setup in setups:
         for backend in {k.backend for k in kernels}:
@@ -205,7 +208,7 @@ def measure(
 
 
 class _Checked:
-    """Verdicts on kernels: the matrix once for each artifact, the setup's own inputs each time."""
+    """Verdicts on kernels: the matrix once for each artifact, a setup's own inputs once a case."""
 
     def __init__(
         self,
@@ -220,41 +223,58 @@ class _Checked:
         self._params = params
         self._matrix = {(k.kernel.name, short_dtypes(k.dtypes)): k for k in verified}
         self._progress = progress
-        self._on_case: dict[tuple[str, str], tuple[KernelReport, list[Finding]]] = {}
+        self._on_case: dict[str, list[KernelReport]] = {}
 
-    def check(self, kernel: Kernel, setup: Setup) -> tuple[KernelReport, list[Finding]]:
-        key = (kernel.name, f"{setup.case} {setup.threads}")
+    def check(self, kernels: Sequence[Kernel], setup: Setup) -> list[KernelReport]:
+        """A report for each of ``kernels``; the first thing found wrong with it is in it."""
+        key = str(setup.case)
         if key not in self._on_case:
-            self._on_case[key] = self._verify(kernel, setup)
+            self._on_case[key] = self._verify(kernels, setup)
         return self._on_case[key]
 
-    def _verify(self, kernel: Kernel, setup: Setup) -> tuple[KernelReport, list[Finding]]:
-        before = self._matrix.get((kernel.name, short_dtypes(setup.dtypes)))
-        if before is not None and before.verdict != "held":
-            return before, before.findings
-        own = Options(
-            dtypes=[setup.dtypes],
-            cases=[setup.case],
-            params=self._params,
-            threads=setup.threads,
-            time_limit=TIME_LIMIT,
-        )
-        outcome = verify(self._spec, [kernel], self._reference, own, self._progress)
-        report = outcome.kernels[0]
-        if report.verdict != "held" or report.artifact is None:
-            return report, outcome.findings
-        machine = backend_named(kernel.backend).probe().fingerprint
+    def _verify(self, kernels: Sequence[Kernel], setup: Setup) -> list[KernelReport]:
+        dtype = short_dtypes(setup.dtypes)
+        reports = {
+            name: known
+            for (name, of), known in self._matrix.items()
+            if of == dtype and known.verdict != "held"
+        }
+        left = [k for k in kernels if k.name not in reports]
+        reports |= self._held(left, setup, Options(cases=[setup.case], time_limit=TIME_LIMIT))
+        unknown: list[Kernel] = []
+        refuted: list[Kernel] = []
         with History.open() as history:
-            known = history.verdict(report.artifact.key, machine)
-            if known == "held" or before is not None:
-                return report, []
-            quick = known is None  # what was wrong before has to hold everywhere to be timed
-            matrix = Options(dtypes=[setup.dtypes], params=self._params, quick=quick)
-            outcome = verify(self._spec, [kernel], self._reference, matrix, self._progress)
-            verdict: Literal["held", "wrong"] = "held" if outcome.held else "wrong"
-            cases = outcome.kernels[0].cases
-            history.record_verdict(report.artifact.key, machine, verdict, cases)
-        return (report, []) if outcome.held else (outcome.kernels[0], outcome.findings)
+            for kernel in left:
+                report = reports[kernel.name]
+                if report.verdict == "held" and (kernel.name, dtype) not in self._matrix:
+                    assert report.artifact is not None
+                    machine = backend_named(kernel.backend).probe().fingerprint
+                    known_as = history.verdict(report.artifact.key, machine)
+                    # What was found wrong before has to hold everywhere before it is timed.
+                    if known_as is None:
+                        unknown.append(kernel)
+                    elif known_as != "held":
+                        refuted.append(kernel)
+            for some, quick in ((unknown, True), (refuted, False)):
+                for name, report in self._held(some, setup, Options(quick=quick)).items():
+                    if report.artifact is not None:
+                        machine = backend_named(report.kernel.backend).probe().fingerprint
+                        verdict: Literal["held", "wrong"] = (
+                            "held" if report.verdict == "held" else "wrong"
+                        )
+                        history.record_verdict(report.artifact.key, machine, verdict, report.cases)
+                    if report.verdict != "held":
+                        reports[name] = report
+        return [reports[k.name] for k in kernels]
+
+    def _held(
+        self, kernels: Sequence[Kernel], setup: Setup, options: Options
+    ) -> dict[str, KernelReport]:
+        if not kernels:
+            return {}
+        options = replace(options, dtypes=[setup.dtypes], params=self._params)
+        report = verify(self._spec, kernels, self._reference, options, self._progress)
+        return {k.kernel.name: k for k in report.kernels}
 
 
 def _table(
@@ -267,15 +287,16 @@ def _table(
     progress: Progress | None,
 ) -> Table:
     table = Table(setup, [])
-    for kernel in kernels:
-        if not spec.serves(kernel, setup.dtypes):
-            continue
-        report, findings = checked.check(kernel, setup)
-        row = Row(kernel, report, report.verdict, report.reason)
-        if findings:
-            row.reason = findings[0].message
-            table.findings += findings
-        table.rows.append(row)
+    serving = [k for k in kernels if spec.serves(k, setup.dtypes)]
+    if not serving:
+        raise NothingSelectedError(
+            f"{spec.name}: no kernel given is for {short_dtypes(setup.dtypes)}"
+        )
+    for report in checked.check(serving, setup):
+        found = report.findings
+        reason = found[0].message if found else report.reason
+        table.rows.append(Row(report.kernel, report, report.verdict, reason))
+        table.findings += found
     timed = [row for row in table.rows if row.verdict == "held"]
     if timed:
         _time(spec, table, timed, budget, progress)

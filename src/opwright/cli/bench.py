@@ -11,6 +11,7 @@ from opwright.bench.ceilings import Ceilings
 from opwright.bench.measure import BUDGET, Row, Setup, Table
 from opwright.catalog.find import Target, find
 from opwright.cli import common
+from opwright.history.store import History
 from opwright.spec.cases import selected_case
 from opwright.spec.dtypes import DType
 from opwright.spec.kernel import Kernel
@@ -178,19 +179,25 @@ def footnote(table: Table) -> str:
 def record(target: Target, tables: Sequence[Table], params: Mapping[str, int]) -> int:
     """Write ``tables`` to the history as one run and return its number."""
     from opwright.backends.registry import backend_named
-    from opwright.history.store import History
 
     spec = target.spec
     probe = backend_named("cpu").probe()
-    with History.open() as history:
+    with common.history() as history:
         run = history.start_run(
             common.command_line(), probe.fingerprint, {"device": probe.device, **probe.details}
         )
         for table in tables:
             for row in table.rows:
-                source = history.keep_source(row.kernel.path)
+                source = _kept(history, row)
                 history.add_result(run, _result(spec, table, row, source, params))
     return run
+
+
+def _kept(history: History, row: Row) -> str:
+    """The hash of the source that was measured; none when the file was edited meanwhile."""
+    source = history.keep_source(row.kernel.path)
+    artifact = row.report.artifact
+    return source if artifact is None or artifact.source_hash == source else ""
 
 
 def _result(

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,8 @@ from opwright.spec.dtypes import DType
 from opwright.spec.errors import OpwrightError, UsageError
 from opwright.spec.operator import OperatorSpec, parse_dtypes
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from opwright.history.store import History
 
 # Wide enough for the ladder where stdout is a file or a pipe, whose width nobody knows.
 PIPE_WIDTH = 160
@@ -55,6 +56,17 @@ class Output:
             "error": shown,
         }
         return json.dumps(jsonable(content), indent=2)
+
+
+@contextmanager
+def history() -> Iterator[History]:
+    """The open history; says so on stderr when a damaged one was moved aside."""
+    from opwright.history.store import History
+
+    with History.open() as opened:
+        if opened.notice:
+            click.echo(f"opwright: {opened.notice}", err=True)
+        yield opened
 
 
 @functools.cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from opwright.cli import common
-from opwright.history.store import History
 
 
 @common.command
@@ -19,7 +18,7 @@ def command(output: common.Output, before: int, after: int) -> None:
     from opwright.bench.compare import compare
     from opwright.cli.tables import comparison
 
-    with History.open() as history:
+    with common.history() as history:
         compared = compare(history, before, after)
     for difference in compared.differences:
         output.say(f"{difference.what}: {difference.a or '-'} -> {difference.b or '-'}")

@@ -6,7 +6,6 @@ import click
 
 from opwright.catalog.find import find
 from opwright.cli import common
-from opwright.history.store import History
 
 
 @common.command
@@ -21,7 +20,7 @@ def command(output: common.Output, target: str | None, limit: int) -> None:
         found = find(target)
         operator = found.spec.name
         kernel = found.kernels[0].name if found.one_kernel else ""
-    with History.open() as history:
+    with common.history() as history:
         newest = history.runs(operator, limit)
         rows = [r for run in newest for r in history.results(run.id, operator, kernel)]
     output.data = {"runs": newest, "results": rows}

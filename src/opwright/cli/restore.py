@@ -7,7 +7,6 @@ import click
 from opwright.catalog.find import find
 from opwright.cli import common
 from opwright.history.restore import restore
-from opwright.history.store import History
 from opwright.spec.errors import UsageError
 
 
@@ -22,7 +21,7 @@ def command(output: common.Output, kernel: str) -> None:
     if not at:
         raise UsageError(f"{kernel!r} names no version: write OPERATOR/KERNEL@RUN")
     target = find(name)
-    with History.open() as history:
+    with common.history() as history:
         row = target.kernels[0].name if target.one_kernel else name
         version = kernel.rpartition("@")[2]
         restored = restore(history, target.spec, f"{target.spec.name}/{row}@{version}")

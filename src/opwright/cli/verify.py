@@ -147,9 +147,8 @@ def _cases(
 def record_verdicts(report: Any, complete: bool) -> None:
     """Keep the verdicts, by which calls from Python choose their kernel."""
     from opwright.backends.registry import backend_named
-    from opwright.history.store import History
 
-    with History.open() as history:
+    with common.history() as history:
         for kernel in report.kernels:
             if kernel.artifact is not None and kernel.verdict in ("held", "wrong"):
                 machine = backend_named(kernel.kernel.backend).probe().fingerprint
