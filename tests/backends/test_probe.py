@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from opwright.backends.base import Artifact
 from opwright.backends.cpu import probe as cpu
+from opwright.backends.cpu.inprocess import bind
 from opwright.backends.cpu.probe import (
     AMX_TRIALS,
     AmxTrial,
@@ -33,10 +35,11 @@ from opwright.backends.cpu.probe import (
     parse_size,
     probe_cpu,
     probe_of,
+    request_amx,
     try_amx,
     usable_threads,
 )
-from opwright.spec.errors import UnknownNameError
+from opwright.spec.errors import MachineError, UnknownNameError
 from opwright.spec.isa import ISAS
 
 AVX2_FLAGS = "fpu sse sse2 fma f16c avx avx2 bmi1 bmi2"
@@ -211,6 +214,26 @@ def test_a_refused_permission_is_a_reason() -> None:
 def test_no_interpreter_for_the_child_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     assert try_amx(trial(b"\xc3")).startswith("it could not be tried")
+
+
+@pytest.mark.skipif("amx_tile" in cpu.cpu_facts().info.features, reason="this CPU has AMX")
+def test_amx_is_refused_to_this_process_in_words_and_so_to_its_kernels() -> None:
+    assert "AMX" in request_amx() or "refuses" in request_amx()
+    artifact = Artifact(
+        path=Path("kernel.so"),
+        key="",
+        kernel="cpu_v9_amx",
+        source=Path("cpu_v9_amx.cpp"),
+        source_hash="",
+        compiler="",
+        flags=(),
+        isa="amx_bf16",
+        fast_math=False,
+        cached=True,
+        seconds=0.0,
+    )
+    with pytest.raises(MachineError, match="cpu_v9_amx cannot run in this process"):
+        bind(artifact)
 
 
 @x86_only

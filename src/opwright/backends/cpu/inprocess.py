@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from opwright.backends.base import Array, Artifact
+from opwright.backends.cpu.probe import request_amx
 from opwright.backends.cpu.process import FOLDER
 from opwright.backends.cpu.protocol import word_format
 from opwright.spec.errors import MachineError, OpwrightError
@@ -21,9 +22,13 @@ def bind(
 ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
     """See ``Backend.bind``.
 
-    Raises ``MachineError`` where the artifact cannot be loaded; the function raises
+    Raises ``MachineError`` where the artifact cannot be loaded, or uses AMX and the kernel of the
+    operating system refuses it; the function raises
     ``OpwrightError`` with the message of a C++ exception that the kernel throws.
     """
+    # Without the permission the first tile instruction would kill the caller's process.
+    if artifact.isa.startswith("amx") and (refused := request_amx()):
+        raise MachineError(f"{artifact.kernel} cannot run in this process: {refused}")
     runtime = _runtime()
     reason = ctypes.c_char_p()
     kernel = runtime.opw_load(str(artifact.path).encode(), ctypes.byref(reason))
