@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import warnings
@@ -166,22 +167,23 @@ def _by_speed(
     dims: Mapping[str, int],
     history: History,
 ) -> Iterator[Kernel]:
-    """``usable`` with the kernel measured fastest at the nearest sizes first."""
+    """``usable`` with the kernel measured fastest, as it is now, at the nearest sizes first."""
     times: list[Result] = []
-    by_name = {row.name: row for row in usable}
-    for backend in map(backend_named, {row.backend for row in usable}):
-        machine, threads = backend.probe().fingerprint, thread_limit(backend)
+    for row in usable:
+        backend = backend_named(row.backend)
+        threads = thread_limit(backend) if row.threads else 1
+        source = hashlib.sha256(row.path.read_bytes()).hexdigest()
+        machine = backend.probe().fingerprint
         times += [
             t
             for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads)
-            if t.kernel in by_name and t.times is not None
+            if t.kernel == row.name and t.source_hash == source and t.params == row.defaults
         ]
     nearest = min((_distance(t.shape, dims) for t in times), default=math.inf)
     if nearest <= math.log(NEAR):
         there = [t for t in times if _distance(t.shape, dims) == nearest]
         best = min(there, key=lambda t: t.times.median_ns if t.times else math.inf)
-        yield by_name[best.kernel]
-        usable = [row for row in usable if row.name != best.kernel]
+        usable = sorted(usable, key=lambda row: row.name != best.kernel)
     yield from usable
 
 
