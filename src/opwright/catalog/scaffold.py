@@ -8,7 +8,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from opwright.spec.errors import OpwrightError, UsageError
-from opwright.spec.signature import RESERVED
+from opwright.spec.signature import C_LIBRARY, RESERVED
 
 PLACEHOLDER = "skeleton"
 
@@ -18,10 +18,14 @@ def scaffold(name: str, parent: Path) -> Path:
 
     Raises ``UsageError`` for a name that cannot name a C function or a folder that exists.
     """
-    if not (name.isidentifier() and name.isascii()) or name in RESERVED or name[0] == "_":
+    if (
+        not (name.isidentifier() and name.isascii())
+        or name in RESERVED | C_LIBRARY
+        or name[0] == "_"
+    ):
         raise UsageError(
             f"{name!r} cannot name an operator: it becomes a C function, so use letters, digits "
-            "and _, beginning with a letter, and no word of C++"
+            "and _, beginning with a letter, no word of C++ and no function of the C library"
         )
     folder = parent / name
     if folder.exists():

@@ -13,7 +13,7 @@ from opwright.spec.dtypes import DType
 from opwright.spec.errors import DeclarationError, OpwrightError
 from opwright.spec.operator import OperatorSpec, evaluate
 from opwright.spec.signature import Array
-from opwright.spec.tolerance import Bound, declared_bound, derived_bound
+from opwright.spec.tolerance import Bound, Tolerance, declared_bound, derived_bound
 from opwright.verify.compare import Expected, expect, judge
 from opwright.verify.witness import witness
 
@@ -92,13 +92,13 @@ def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference:
     exact = [a.astype(np.float64) for a in arrays]
     numbers = reference.astype(np.float64)
     declared = spec.tolerance
-    if declared.terms is None and not declared.depth:
+    if declared == Tolerance():
         return derived_bound(spec.formula, exact, case.attributes, numbers, output, compute)
     with np.errstate(all="ignore"):
         terms = np.abs(numbers)
         if declared.terms is not None:
             terms = np.broadcast_to(declared.terms(*exact, **case.attributes), numbers.shape)
-    depth = evaluate(declared.depth or "1", case.dims)
+    depth = evaluate(declared.depth or str(int(declared.terms is not None)), case.dims)
     return declared_bound(terms, depth, declared.ulps, numbers, output, compute)
 
 
