@@ -40,34 +40,34 @@ def threshold_activation(
 
 
 threshold_activation.kernels(
-    Kernel("cpu_v1_scalar.cpp", change="libm's tanh, one element at a time"),
+    Kernel("cpu_v1_scalar.cpp", change="libm's tanh, one by one"),
     Kernel(
         "cpu_v2_branchfree.cpp",
-        change="tanh by arithmetic without branches, so the compiler vectorises",
+        change="tanh without branches: vectors",
         isa="avx2",
     ),
     Kernel(
         "cpu_v3_threads.cpp",
-        change="ranges of it on several threads",
+        change="on several threads",
         isa="avx2",
         threads=True,
         tune={"GRAIN": [16384, 4096, 65536]},
     ),
     Kernel(
         "cpu_v4_table.cpp",
-        change="f32 and 16 bits: tanh by quartics from a table in registers, no division",
+        change="tanh from a table in registers (not f64)",
         isa="avx512",
     ),
     Kernel(
         "cpu_v5_table_threads.cpp",
-        change="ranges of it on several threads",
+        change="on several threads",
         isa="avx512",
         threads=True,
         tune={"GRAIN": [16384, 4096, 65536]},
     ),
     Kernel(
         "cpu_v6_streamed.cpp",
-        change="f32 and 16 bits: an output larger than the caches is written past them",
+        change="large outputs stored past the caches",
         isa="avx512",
         threads=True,
         tune={"GRAIN": [16384, 4096, 65536], "STREAM_MIB": [64, 32, 0]},
