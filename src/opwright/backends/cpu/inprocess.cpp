@@ -9,6 +9,7 @@
 #include <exception>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "opwright/call.h"
 #include "pool.h"
@@ -21,6 +22,19 @@ struct Loaded {
     void (*entry)(const opw::Call*);
     void (*omp_set_num_threads)(int);  // both null where the kernel brought no OpenMP in
     int (*omp_get_max_threads)();
+};
+
+// What an array's __array_struct__ points to, as NumPy's array interface protocol lays it down.
+struct ArrayInterface {
+    int two;
+    int dimensions;
+    char kind;
+    int item_size;
+    int flags;
+    std::intptr_t* shape;
+    std::intptr_t* strides;
+    void* data;
+    void* description;
 };
 
 std::atomic<opw::host::Pool*> the_pool{nullptr};
@@ -70,14 +84,17 @@ OPW_EXPORT const void* opw_load(const char* path, const char** error) {
     return loaded;
 }
 
-// Calls the kernel; `words` are the tensors' addresses and then the values, 8 bytes each. Null, or
-// what the kernel threw.
-OPW_EXPORT const char* opw_invoke(const void* kernel, const char* words, std::int64_t tensors,
+// Calls the kernel; `words` are 8 bytes each: for every tensor the address of its NumPy array
+// interface, then the values. Null, or what the kernel threw.
+OPW_EXPORT const char* opw_invoke(const void* kernel, const char* words, std::int64_t count,
                                   std::int64_t threads) {
     const auto* loaded = static_cast<const Loaded*>(kernel);
+    const auto* interfaces = reinterpret_cast<const ArrayInterface* const*>(words);
+    thread_local std::vector<void*> tensors;
+    tensors.clear();
+    for (std::int64_t i = 0; i < count; ++i) tensors.push_back(interfaces[i]->data);
     const opw::host::Grant grant(pool(), threads);
-    const opw::Call call{reinterpret_cast<void* const*>(words),
-                         reinterpret_cast<const opw::Value*>(words) + tensors, &grant};
+    const opw::Call call{tensors.data(), reinterpret_cast<const opw::Value*>(words) + count, &grant};
     // The number is the calling thread's setting, which other libraries with OpenMP share.
     const bool openmp = loaded->omp_set_num_threads && loaded->omp_get_max_threads;
     const int before = openmp ? loaded->omp_get_max_threads() : 0;

@@ -16,6 +16,12 @@ from opwright.spec.errors import MachineError, OpwrightError
 from opwright.toolchain.build import build
 from opwright.toolchain.compilers import pick_compiler
 
+# The address in a capsule. With __array_struct__ this takes 0.3 us for each array, where
+# array.ctypes.data takes 0.9 us.
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
 
 def bind(
     artifact: Artifact,
@@ -47,9 +53,11 @@ def bind(
         if packer is None:
             packer = struct.Struct(f"={len(inputs) + 1}Q{''.join(map(word_format, values))}")
             packers[kinds] = packer
-        words = packer.pack(*[a.ctypes.data for a in inputs], output.ctypes.data, *values)
+        arrays = [array.__array_struct__ for array in inputs]
+        arrays.append(output.__array_struct__)
+        words = packer.pack(*[_pointer(array, None) for array in arrays], *values)
         # ctypes lets other Python threads run during the call.
-        if thrown := invoke(handle, words, len(inputs) + 1, threads):
+        if thrown := invoke(handle, words, len(arrays), threads):
             raise OpwrightError(f"{artifact.kernel} threw: {thrown.decode(errors='replace')}")
 
     return call
