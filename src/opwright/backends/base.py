@@ -27,7 +27,8 @@ Placement = Literal["end", "begin", "aligned"]
 class Probe:
     """What a platform is here, or why it is not: ``reason`` is words a person can act on.
 
-    ``fingerprint`` identifies the machine by what decides its speed and does not change.
+    ``fingerprint`` identifies the machine by what decides its speed and does not change;
+    ``cache_bytes`` is what its last-level caches hold together (0 when unknown).
     """
 
     backend: str
@@ -37,6 +38,7 @@ class Probe:
     threads: int = 1
     isas: frozenset[str] = frozenset()
     fingerprint: str = ""
+    cache_bytes: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -233,3 +235,14 @@ class Backend(ABC):
         self, artifact: Artifact
     ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
         """A function ``(inputs, output, values, threads)`` that runs the kernel in this process."""
+
+    def bind_addresses(
+        self, artifact: Artifact
+    ) -> Callable[[Sequence[int], Sequence[int | float], int, int], None] | None:
+        """Like ``bind``, for operands of this process's memory given by their addresses.
+
+        A function ``(addresses, values, threads, fork)``: inputs, then the output; ``fork`` is the
+        address of the caller's own ``GOMP_parallel``, whose threads are then used instead of new
+        ones, or 0. None where kernels do not run on the host's memory.
+        """
+        return None

@@ -67,3 +67,11 @@ class CpuBackend(Backend):
         from opwright.backends.cpu.inprocess import bind
 
         return bind(artifact)
+
+    def bind_addresses(
+        self, artifact: Artifact
+    ) -> Callable[[Sequence[int], Sequence[int | float], int, int], None]:
+        """See ``Backend.bind_addresses``."""
+        from opwright.backends.cpu.inprocess import bind_addresses
+
+        return bind_addresses(artifact)

@@ -4,6 +4,7 @@
 #include <fenv.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -51,6 +52,54 @@ opw::host::Pool& pool() {
     return *existing;
 }
 
+// libgomp's way to run a function on each thread of a team, the caller's own pool.
+using Fork = void (*)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
+
+// Threads that belong to the caller. Two pools on the same cores slow each other: libgomp's threads
+// spin for milliseconds after a parallel region, on cores that ours would want.
+class Borrowed : public opw::Threads {
+  public:
+    Borrowed(Fork fork, std::int64_t asked)
+        : opw::Threads{std::max<std::int64_t>(1, asked), &run_on_team}, fork_(fork) {}
+
+  private:
+    struct Job {
+        std::int64_t tasks;
+        void (*task)(void*, std::int64_t);
+        void* argument;
+        std::atomic<std::int64_t> next{0};
+        std::atomic<bool> failed{false};
+        std::exception_ptr error;
+    };
+
+    // The team may have fewer threads than asked for (OMP_THREAD_LIMIT, or a call from within a
+    // parallel region), so tasks are taken by number, not by thread.
+    static void work(void* data) {
+        Job& job = *static_cast<Job*>(data);
+        for (;;) {
+            const std::int64_t index = job.next.fetch_add(1, std::memory_order_relaxed);
+            if (index >= job.tasks) return;
+            try {
+                job.task(job.argument, index);
+            } catch (...) {
+                if (!job.failed.exchange(true)) job.error = std::current_exception();
+                job.next.store(job.tasks, std::memory_order_relaxed);
+                return;
+            }
+        }
+    }
+
+    static void run_on_team(const opw::Threads* self, std::int64_t tasks,
+                            void (*task)(void*, std::int64_t), void* argument) {
+        Job job{tasks, task, argument};
+        const std::int64_t team = std::min(self->threads, tasks);
+        static_cast<const Borrowed*>(self)->fork_(&work, &job, static_cast<unsigned>(team), 0);
+        if (job.error) std::rethrow_exception(job.error);
+    }
+
+    Fork fork_;
+};
+
 const char* keep(std::string text) {
     thread_local std::string kept;
     kept = std::move(text);
@@ -84,29 +133,30 @@ OPW_EXPORT const void* opw_load(const char* path, const char** error) {
     return loaded;
 }
 
-// Calls the kernel; `words` are 8 bytes each: for every tensor the address of its NumPy array
-// interface, then the values. Null, or what the kernel threw.
-OPW_EXPORT const char* opw_invoke(const void* kernel, const char* words, std::int64_t count,
-                                  std::int64_t threads) {
+// Calls the kernel; `words` are the tensors' addresses and then the values, 8 bytes each; `fork` is
+// the address of the caller's GOMP_parallel, or 0 for threads of our own. Null, or what the kernel
+// threw.
+OPW_EXPORT const char* opw_invoke(const void* kernel, const char* words, std::int64_t tensors,
+                                  std::int64_t threads, std::uintptr_t fork) {
     const auto* loaded = static_cast<const Loaded*>(kernel);
-    const auto* interfaces = reinterpret_cast<const ArrayInterface* const*>(words);
-    thread_local std::vector<void*> tensors;
-    tensors.clear();
-    for (std::int64_t i = 0; i < count; ++i) tensors.push_back(interfaces[i]->data);
-    const opw::host::Grant grant(pool(), threads);
-    const opw::Call call{tensors.data(), reinterpret_cast<const opw::Value*>(words) + count, &grant};
-    // The number is the calling thread's setting, which other libraries with OpenMP share.
-    const bool openmp = loaded->omp_set_num_threads && loaded->omp_get_max_threads;
-    const int before = openmp ? loaded->omp_get_max_threads() : 0;
-    if (openmp) loaded->omp_set_num_threads(static_cast<int>(grant.threads));
-    const char* thrown = nullptr;
-    try {
-        loaded->entry(&call);
-    } catch (const std::exception& error) {
-        thrown = keep(error.what());
-    } catch (...) {
-        thrown = "an exception that is no std::exception";
-    }
-    if (openmp) loaded->omp_set_num_threads(before);
-    return thrown;
+    const auto enter = [&](const opw::Threads& granted) {
+        const opw::Call call{reinterpret_cast<void* const*>(words),
+                             reinterpret_cast<const opw::Value*>(words) + tensors, &granted};
+        // The number is the calling thread's setting, which other libraries with OpenMP share.
+        const bool openmp = loaded->omp_set_num_threads && loaded->omp_get_max_threads;
+        const int before = openmp ? loaded->omp_get_max_threads() : 0;
+        if (openmp) loaded->omp_set_num_threads(static_cast<int>(granted.threads));
+        const char* thrown = nullptr;
+        try {
+            loaded->entry(&call);
+        } catch (const std::exception& error) {
+            thrown = keep(error.what());
+        } catch (...) {
+            thrown = "an exception that is no std::exception";
+        }
+        if (openmp) loaded->omp_set_num_threads(before);
+        return thrown;
+    };
+    if (fork != 0) return enter(Borrowed(reinterpret_cast<Fork>(fork), threads));
+    return enter(opw::host::Grant(pool(), threads));
 }

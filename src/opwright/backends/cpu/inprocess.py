@@ -26,7 +26,21 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.py_object, ctypes.c_char_p)
 def bind(
     artifact: Artifact,
 ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
-    """See ``Backend.bind``.
+    """See ``Backend.bind``; raises what ``bind_addresses`` does."""
+    invoke = bind_addresses(artifact)
+
+    def call(
+        inputs: Sequence[Array], output: Array, values: Sequence[int | float], threads: int
+    ) -> None:
+        invoke([*[a.ctypes.data for a in inputs], output.ctypes.data], values, threads, 0)
+
+    return call
+
+
+def bind_addresses(
+    artifact: Artifact,
+) -> Callable[[Sequence[int], Sequence[int | float], int, int], None]:
+    """See ``Backend.bind_addresses``.
 
     Raises ``MachineError`` where the artifact cannot be loaded, or uses AMX and the kernel of the
     operating system refuses it; the function raises
@@ -46,18 +60,16 @@ def bind(
     packers: dict[tuple[type, ...], struct.Struct] = {}
 
     def call(
-        inputs: Sequence[Array], output: Array, values: Sequence[int | float], threads: int
+        addresses: Sequence[int], values: Sequence[int | float], threads: int, fork: int
     ) -> None:
         kinds = tuple(map(type, values))
         packer = packers.get(kinds)
         if packer is None:
-            packer = struct.Struct(f"={len(inputs) + 1}Q{''.join(map(word_format, values))}")
+            packer = struct.Struct(f"={len(addresses)}Q{''.join(map(word_format, values))}")
             packers[kinds] = packer
-        arrays = [array.__array_struct__ for array in inputs]
-        arrays.append(output.__array_struct__)
-        words = packer.pack(*[_pointer(array, None) for array in arrays], *values)
+        words = packer.pack(*addresses, *values)
         # ctypes lets other Python threads run during the call.
-        if thrown := invoke(handle, words, len(arrays), threads):
+        if thrown := invoke(handle, words, len(addresses), threads, fork):
             raise OpwrightError(f"{artifact.kernel} threw: {thrown.decode(errors='replace')}")
 
     return call
@@ -80,6 +92,7 @@ def _load(path: Path) -> ctypes.CDLL:
         ctypes.c_char_p,
         ctypes.c_int64,
         ctypes.c_int64,
+        ctypes.c_size_t,
     )
     runtime.opw_invoke.restype = ctypes.c_char_p
     return runtime
