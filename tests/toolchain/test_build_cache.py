@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shlex
 import shutil
@@ -21,6 +22,7 @@ import opwright
 from opwright.spec.errors import BuildError, MachineError
 from opwright.toolchain import build as build_module
 from opwright.toolchain.build import Built, build
+from opwright.toolchain.cache import file_digest
 from opwright.toolchain.compilers import Compiler, pick_compiler
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
@@ -100,6 +102,18 @@ def test_same_size_and_time_but_another_text(counting: CountingCompiler, project
     project.inner.write_text(project.inner.read_text().replace("1", "2"))
     os.utime(project.inner, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert answer(project.build(counting)) == 2
+
+
+def test_digest_of_a_file_rewritten_within_a_tick_of_its_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    stamp = path.stat()  # before Linux 6.13, two writes within 1 to 10 ms get the same
+    monkeypatch.setattr(Path, "stat", lambda _: stamp)
+    for text in (b"one", b"two"):
+        path.write_bytes(text)
+        assert file_digest(path) == hashlib.sha256(text).hexdigest()
 
 
 def test_a_removed_header_is_missed(counting: CountingCompiler, project: Project) -> None:
@@ -271,6 +285,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from opwright.toolchain.build import build
+from opwright.toolchain.cache import file_digest
 from opwright.toolchain.compilers import pick_compiler
 compiler = pick_compiler(sys.argv[1])
 print("ready", flush=True)
