@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -18,6 +21,9 @@ COMMANDS = {
     "restore": "Bring an earlier version of a kernel's source back.",
     "doctor": "What this machine can do, and why not where it cannot.",
 }
+
+# The exit code of what SIGINT ended, as shells have it.
+INTERRUPTED = 130
 
 
 class _Commands(click.Group):
@@ -46,6 +52,31 @@ class _Commands(click.Group):
             )
             ctx.fail(f"no command named {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
+        """As click's, but what click itself refuses is an envelope too where --json asks for one.
+
+        An interruption ends with 130, as shells have it.
+        """
+        if not more.get("standalone_mode", True):
+            return super().main(args, *rest, **more)
+        words = list(sys.argv[1:] if args is None else args)
+        error: click.ClickException | None = None
+        try:
+            code = super().main(words, *rest, **{**more, "standalone_mode": False})
+        except click.ClickException as raised:
+            error, code = raised, raised.exit_code
+            error.show()
+        except click.Abort:
+            click.echo("interrupted", err=True)
+            code = INTERRUPTED
+        if error is not None and "--json" in words:
+            from opwright.cli.common import envelope
+
+            name = next((word for word in words if word in COMMANDS), "")
+            kind = type(error).__name__
+            click.echo(envelope(name, code, kind=kind, message=error.format_message()))
+        sys.exit(code)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

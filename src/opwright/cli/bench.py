@@ -27,7 +27,7 @@ from opwright.verify.engine import Report
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
 @click.option("--threads", default="1", help="Numbers of threads, as 1,2.")
 @click.option("--cache", default="warm", help="cold, warm, or both as cold,warm.")
-@click.option("--budget", type=click.FloatRange(0.1), default=BUDGET, help="Seconds a table.")
+@click.option("--budget", type=common.seconds, default=BUDGET, help="Seconds a table.")
 def command(
     output: common.Output,
     targets: Sequence[str],

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from opwright.cli import INTERRUPTED
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import OpwrightError, UsageError
 from opwright.spec.operator import OperatorSpec, parse_dtypes
@@ -25,7 +27,11 @@ PIPE_WIDTH = 160
 
 
 class Output:
-    """What a command found out: printed as text as it goes, or as one JSON object at the end."""
+    """What a command found out: printed as text as it goes, or as one JSON object at the end.
+
+    Stdout is for this alone: whatever else prints meanwhile, an operator's own code say, is sent to
+    stderr.
+    """
 
     def __init__(self, command: str, as_json: bool) -> None:
         self.command = command
@@ -33,29 +39,51 @@ class Output:
         self.data: dict[str, Any] = {}
         self.findings: list[dict[str, Any]] = []
         self.exit_code = 0
+        self._stdout = sys.stdout
+
+    @functools.cached_property
+    def _console(self) -> Any:
+        from rich.console import Console
+
+        # Where COLUMNS is no width (0, say) it counts as not given.
+        columns = os.environ.get("COLUMNS", "")
+        known = self._stdout.isatty() or (columns.isdecimal() and int(columns) > 0)
+        return Console(file=self._stdout, width=None if known else PIPE_WIDTH)
 
     def say(self, text: Any = "") -> None:
         """Print ``text`` (a string or a rich renderable) on stdout, but not beside JSON."""
         if not self.as_json:
-            console().print(text, highlight=False, markup=False, soft_wrap=isinstance(text, str))
+            self._console.print(
+                text, highlight=False, markup=False, soft_wrap=isinstance(text, str)
+            )
 
-    def envelope(self, error: OpwrightError | None = None) -> str:
-        """The JSON object."""
-        from opwright import __version__
-        from opwright.report.formats import jsonable
+    def write(self, text: str) -> None:
+        """Put ``text``, a document for another program, on stdout as it is."""
+        click.echo(text, file=self._stdout)
 
-        shown = None
-        if error is not None:
-            shown = {"kind": type(error).__name__, "message": str(error)}
-        content = {
-            "opwright": __version__,
-            "command": self.command,
-            "exit_code": self.exit_code,
-            "data": self.data,
-            "findings": self.findings,
-            "error": shown,
-        }
-        return json.dumps(jsonable(content), indent=2)
+
+def envelope(
+    command: str,
+    exit_code: int,
+    data: Mapping[str, Any] | None = None,
+    findings: Sequence[Mapping[str, Any]] = (),
+    *,
+    kind: str = "",
+    message: str = "",
+) -> str:
+    """The JSON object that --json prints; ``kind`` and ``message`` are an error's."""
+    from opwright import __version__
+    from opwright.report.formats import jsonable
+
+    content = {
+        "opwright": __version__,
+        "command": command,
+        "exit_code": exit_code,
+        "data": data or {},
+        "findings": findings,
+        "error": {"kind": kind, "message": message} if kind else None,
+    }
+    return json.dumps(jsonable(content), indent=2)
 
 
 @contextmanager
@@ -69,37 +97,39 @@ def history() -> Iterator[History]:
         yield opened
 
 
-@functools.cache
-def console() -> Any:
-    """The rich console on stdout."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
-    return Console(width=width)
-
-
 def command(function: Callable[..., None]) -> click.Command:
     """A command whose first argument is its ``Output``; errors become messages and exit codes."""
+    name = function.__module__.rpartition(".")[2]
 
     @functools.wraps(function)
     def run(*args: Any, as_json: bool, **kwargs: Any) -> None:
-        output = Output(function.__module__.rpartition(".")[2], as_json)
-        error: OpwrightError | None = None
+        output = Output(name, as_json)
+        kind = message = ""
         try:
-            function(output, *args, **kwargs)
+            with redirect_stdout(sys.stderr):
+                function(output, *args, **kwargs)
         except OpwrightError as raised:
-            error, output.exit_code = raised, raised.exit_code
-            click.echo(f"opwright {output.command}: {raised}", err=True)
+            kind, message, output.exit_code = type(raised).__name__, str(raised), raised.exit_code
+            click.echo(f"opwright {name}: {raised}", err=True)
             if diagnostics := getattr(raised, "diagnostics", ""):
                 click.echo(diagnostics, err=True)
         except KeyboardInterrupt:
-            click.echo("interrupted; what was recorded is kept", err=True)
-            output.exit_code = 130
-        if as_json:
-            click.echo(output.envelope(error))
+            kind, message = "Interrupted", "interrupted; what was recorded is kept"
+            click.echo(message, err=True)
+            output.exit_code = INTERRUPTED
+        if output.as_json:
+            output.write(
+                envelope(
+                    name,
+                    output.exit_code,
+                    output.data,
+                    output.findings,
+                    kind=kind,
+                    message=message,
+                )
+            )
         sys.exit(output.exit_code)
 
-    name = function.__module__.rpartition(".")[2]
     decorated = click.option(
         "--json", "as_json", is_flag=True, help="One JSON object on stdout, progress on stderr."
     )(run)
@@ -140,6 +170,17 @@ def dtypes_of(spec: OperatorSpec, text: str | None) -> list[Mapping[str, DType]]
     return None if text is None else list(parse_dtypes(spec.signature, text))
 
 
+def seconds(value: str | float) -> float:
+    """A duration on the command line: from a tenth of a second to a day, never infinity or NaN."""
+    try:
+        duration = float(value)
+    except ValueError:
+        duration = math.nan
+    if not 0.1 <= duration <= 86400:
+        raise click.BadParameter(f"{value!r} is no number of seconds from 0.1 to 86400")
+    return duration
+
+
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     """``NAME=VALUE`` options as a dictionary; raises ``UsageError`` for anything else."""
     found: dict[str, str] = {}
@@ -177,8 +218,10 @@ def integers(texts: Sequence[str], option: str) -> dict[str, int]:
 
 
 def several(text: str, option: str, known: Sequence[str]) -> list[str]:
-    """A comma-separated list whose words are among ``known``."""
-    words = [w.strip() for w in text.split(",") if w.strip()]
+    """A comma-separated list whose words are among ``known``, each once; at least one."""
+    words = list(dict.fromkeys(w.strip() for w in text.split(",") if w.strip()))
+    if not words:
+        raise UsageError(f"{option} {text!r}: write some of {', '.join(known)}")
     for word in words:
         if word not in known:
             raise UsageError(f"{option} {text!r}: {word!r} is not among {', '.join(known)}")
@@ -190,4 +233,4 @@ def thread_counts(text: str) -> list[int]:
     words = [w.strip() for w in text.split(",") if w.strip()]
     if not words or not all(w.isdecimal() and 0 < int(w) <= 1024 for w in words):
         raise UsageError(f"--threads {text!r}: write numbers from 1 to 1024, as in 1,2")
-    return [int(w) for w in words]
+    return list(dict.fromkeys(map(int, words)))

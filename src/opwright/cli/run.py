@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("target", metavar="OPERATOR")
 @click.option("--dtype", help="Element type to measure (default: the operator's first).")
 @click.option("--threads", default="1", help="Numbers of threads to measure with, as 1,2.")
-@click.option("--budget", type=click.FloatRange(0.1), default=8.0, help="Seconds a table.")
+@click.option("--budget", type=common.seconds, default=8.0, help="Seconds a table.")
 def command(
     output: common.Output, target: str, dtype: str | None, threads: str, budget: float
 ) -> None:

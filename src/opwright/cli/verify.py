@@ -22,14 +22,12 @@ FORMATS = ("text", "json", "sarif", "junit", "github")
 @click.option("--shape", help="One case of these sizes: m=17,n=1,k=257; 2x3 for '...'.")
 @click.option("--values", help=f"Kind of values: {', '.join(VALUES)}.")
 @click.option("--layout", help=f"Memory layout: {', '.join(LAYOUTS)}.")
-@click.option("--seed", type=int, default=None, help="Seed of the values.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the values.")
 @click.option("--attr", multiple=True, help="Attribute NAME=VALUE, with --shape.")
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads asked for.")
 @click.option("--backend", help="Only kernels of this backend.")
-@click.option(
-    "--timeout", type=click.FloatRange(0.1), default=10.0, help="Seconds a launch may take."
-)
+@click.option("--timeout", type=common.seconds, default=10.0, help="Seconds a launch may take.")
 @click.option("--format", "style", type=click.Choice(FORMATS), default="text")
 def command(
     output: common.Output,
@@ -55,6 +53,8 @@ def command(
 
     if attr and shape is None:
         raise UsageError("--attr needs --shape: the matrix has attribute values of its own")
+    if output.as_json and style not in ("text", "json"):
+        raise UsageError(f"--json and --format {style} both want stdout: choose one")
     output.as_json = output.as_json or style == "json"
     quiet = output.as_json or style != "text"
     reports = []
@@ -72,16 +72,16 @@ def command(
             report = verify(target.spec, target.kernels, target.reference, options, progress)
         record_verdicts(report, complete=cases is None and not param and threads is None)
         reports.append(report)
+        output.findings += [to_json(f) for f in report.findings]
+        output.data.setdefault("reports", []).append(verification_data(report))
         if not quiet:
             _show(output, report)
         _require_run(target, report)
-    findings = [f for r in reports for f in r.findings]
-    output.findings = [to_json(f) for f in findings]
-    output.data = {"reports": [verification_data(r) for r in reports]}
     output.exit_code = 0 if all(r.held for r in reports) else 1
     if style not in ("text", "json"):
         checked = [f"{r.operator}/{k.kernel.name}" for r in reports for k in r.kernels]
-        click.echo(render(findings, style, checked))
+        findings = [f for r in reports for f in r.findings]
+        output.write(render(findings, style, checked))
 
 
 def _of_backend(target: Target, backend: str | None) -> Target:
@@ -140,7 +140,11 @@ def _cases(
         and seed in (None, case.seed)
     ]
     if not cases:
-        raise NothingSelectedError(f"no case of the matrix has {values} {layout} {seed}")
+        asked = {"values": values, "layout": layout, "seed": seed}
+        shown = ", ".join(f"{k}={v}" for k, v in asked.items() if v is not None)
+        raise NothingSelectedError(
+            f"no case of {target.reference}'s matrix has {shown}; with --shape any can be chosen"
+        )
     return cases
 
 
