@@ -119,14 +119,14 @@ class _KernelCandidate:
 class _WitnessCandidate:
     """The witness in this process, warmed up on its first sample."""
 
-    def __init__(self, other: Witness, setup: Setup, cache_bytes: int) -> None:
+    def __init__(self, other: Witness, setup: Setup, sweep_bytes: int) -> None:
         self.name = other.name
         self.first = 0.0
         self.calls = 1
         self._other = other
         self._cold = setup.cache == "cold"
         self._threads = setup.threads
-        self._sweep = np.zeros(cache_bytes if self._cold else 0, dtype=np.uint8)
+        self._sweep = np.zeros(sweep_bytes if self._cold else 0, dtype=np.uint8)
 
     def sample(self) -> float:
         if not self.first:
@@ -334,7 +334,7 @@ def _time(
         own = {row.kernel.name: candidate(row, row.kernel.name) for row in timed}
         # The last rung once more under another name: what differs between the two is noise.
         twin = candidate(timed[-1], f"{timed[-1].kernel.name} again")
-        beside = _WitnessCandidate(other, setup, _cache_bytes(setup))
+        beside = _WitnessCandidate(other, setup, _sweep_bytes(timed))
         candidates: list[Candidate] = [*own.values(), twin, beside]
         rounds = interleave(candidates, budget, progress=progress)
     table.witness = beside.name
@@ -372,9 +372,10 @@ def _ratio(rounds: Rounds, a: str, b: str) -> Ratio | None:
     return paired_ratio(*both) if both[0] else None
 
 
-def _cache_bytes(setup: Setup) -> int:
+def _sweep_bytes(rows: Sequence[Row]) -> int:
     """Bytes to sweep so that nothing of the witness's operands stays in a cache."""
-    return 128 << 20 if setup.cache == "cold" else 0
+    caches = [backend_named(row.kernel.backend).probe().cache_bytes for row in rows]
+    return 4 * max(*caches, 32 << 20)
 
 
 def _work_out(spec: OperatorSpec, setup: Setup, row: Row, ceilings: Ceilings | None) -> None:

@@ -65,16 +65,14 @@ def expect(
     bound: Bound,
     output: DType,
     overflow: Overflow,
-    in_dtype: Array | None = None,
+    undefined: NDArray[np.bool_],
     ranged_by: Array | None = None,
 ) -> Expected:
     """Prepare the comparison.
 
-    ``in_dtype`` is the formula evaluated in the type that kernels compute in: where it overflows
-    and the oracle does not, the declaration leaves the result open. ``ranged_by`` is the input by
+    ``undefined`` marks elements that the declaration leaves open. ``ranged_by`` is the input by
     whose magnitude errors are split; without it they are split by the result's.
     """
-    undefined = np.zeros(reference.shape, dtype=bool)
     if output.kind == "int":
         lowest, highest = int(output.lowest), int(output.highest)
         exact = reference.astype(object) if reference.dtype == object else reference
@@ -86,9 +84,7 @@ def expect(
             wrapped = (exact.astype(object) - lowest) % span + lowest
             reference = np.where(outside, wrapped, exact.astype(object))
         else:
-            undefined |= outside
-    elif in_dtype is not None:
-        undefined |= np.isfinite(reference) & ~np.isfinite(in_dtype.astype(np.float64))
+            undefined = undefined | outside
     return Expected(
         reference=reference,
         bound=bound,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opwright.backends.operands import contiguous
 from opwright.spec.cases import Case, make_inputs
@@ -44,7 +45,7 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
         bound_of(spec, case, arrays, reference),
         output,
         spec.overflow,
-        _in_compute_dtype(spec, case, arrays),
+        _open(spec, case, arrays, reference),
         arrays[0] if len(arrays) == 1 and arrays[0].shape == shape else None,
     )
     name, error = "", 0.0
@@ -102,11 +103,26 @@ def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference:
     return declared_bound(terms, depth, declared.ulps, numbers, output, compute)
 
 
-def _in_compute_dtype(spec: OperatorSpec, case: Case, arrays: Sequence[Array]) -> Array | None:
+def _open(
+    spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference: Array
+) -> NDArray[np.bool_]:
+    """Where the type that kernels compute in overflows on the way and the declaration is silent.
+
+    With operands of one sign an overflow can only end in infinity, and has to. Otherwise it depends
+    on the order of a sum, which is the kernel's own.
+    """
     compute = spec.signature.compute(case.dtypes)
     if compute.kind == "int" or case.values not in ("huge", "overflow", "extremes", "special"):
-        return None
+        return np.zeros(reference.shape, dtype=bool)
     with np.errstate(all="ignore"):
-        return np.asarray(
+        narrow = np.asarray(
             spec.formula(*(a.astype(compute.numpy) for a in arrays), **case.attributes)
-        )
+        ).astype(np.float64)
+    exact = reference.astype(np.float64)
+    if case.values == "overflow":
+        opposite = np.isinf(narrow) & (np.sign(narrow) != np.sign(exact))
+        return ~np.isnan(exact) & (np.isnan(narrow) | opposite)
+    undefined = np.isfinite(exact) & ~np.isfinite(narrow)
+    if all(np.isfinite(a.astype(np.float64)).all() for a in arrays):
+        undefined |= ~np.isfinite(exact)
+    return np.asarray(undefined)

@@ -17,6 +17,7 @@ Array = NDArray[Any]
     dtypes={"T": ["f32", "f64", "bf16", "f16"]},
     flops="2*m*n*k",
     torch="torch.matmul",
+    bench=["m=1024,n=1024,k=1024", "m=127,n=8191,k=63", "m=1000,n=300,k=500", "m=17,n=4099,k=1021"],
 )
 def matmul(a: Tensor[T, "m k"], b: Tensor[T, "k n"]) -> Tensor[T, "m n"]:
     """Matrix product: each element is the sum over k of a[i, k] * b[k, j].

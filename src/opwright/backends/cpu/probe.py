@@ -463,6 +463,7 @@ def probe_of(facts: CpuFacts) -> Probe:
         threads=facts.threads.usable,
         isas=isas,
         fingerprint=fingerprint(facts),
+        cache_bytes=(last_level_bytes(facts) or (0, 0))[1],
         details=details,
     )
 
