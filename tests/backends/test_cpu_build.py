@@ -17,8 +17,8 @@ EXPECTED = 'extern "C" void add(const T* a, const T* b, T* out, int64_t n, int64
 
 
 @OperatorSpec.declare(dtypes={"T": ["f32"]})
-def read(x: Tensor[T, "..."]) -> Tensor[T, "..."]:
-    """A copy, under the name of a function of the C library."""
+def Py_GetVersion(x: Tensor[T, "..."]) -> Tensor[T, "..."]:  # noqa: N802
+    """A copy, under the name of a function that this process has already."""
     return x
 
 
@@ -106,16 +106,15 @@ def test_fast_math_beside_tests_for_nan_is_warned_of(
     assert ("NaN and infinity do not occur" in artifact.warnings) == warned
 
 
-def test_a_kernel_named_like_a_library_function_is_the_one_called(tmp_path: Path) -> None:
+def test_a_kernel_named_like_a_function_of_the_process_is_the_one_called(tmp_path: Path) -> None:
     row = kernel(
         tmp_path,
-        "read",
-        'extern "C" void read(const T* x, T* out, int64_t n) {\n'
+        "version",
+        'extern "C" void Py_GetVersion(const T* x, T* out, int64_t n) {\n'
         "    for (int64_t i = 0; i < n; ++i) out[i] = x[i];\n}\n",
     )
-    artifact = CpuBackend().build(read.signature, row, {"T": F32}, {})
+    artifact = CpuBackend().build(Py_GetVersion.signature, row, {"T": F32}, {})
     x = np.arange(10, dtype=np.float32)
-    with CpuBackend().open(time_limit=30) as device:
-        buffers = device.upload([("x", x)], ("out", (10,), F32), "end")
-        device.launch(artifact, buffers, (10,))
-        np.testing.assert_array_equal(device.synchronize().output, x)
+    out = np.zeros(10, np.float32)
+    CpuBackend().bind(artifact)([x], out, (10,), 1)
+    np.testing.assert_array_equal(out, x)
