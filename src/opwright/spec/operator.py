@@ -123,6 +123,7 @@ class OperatorSpec:
         self.folder = file.resolve().parent if file.is_file() else Path.cwd()
         self.rows: tuple[Kernel, ...] = ()
         self.wrong: dict[str, Callable[..., Any]] = {}
+        self.gradients: dict[str, Callable[..., Any]] = {}
         self.__name__ = formula.__name__
         self.__doc__ = inspect.getdoc(formula)
 
@@ -138,12 +139,13 @@ class OperatorSpec:
         # The matrix of cases has empty dimensions, each and all.
         ones = dict.fromkeys(self.signature.dims, 1)
         sizes = [ones, dict.fromkeys(ones, 0), *({**ones, dim: 0} for dim in ones)]
-        for expression in (flops, (tolerance and tolerance.depth) or "0"):
-            for size in sizes:
-                evaluate(expression, size)
+        for size in sizes:
+            evaluate(flops, size)
         if tolerance is not None:
             if not isinstance(tolerance, Tolerance):
                 raise UsageError(f"tolerance={tolerance!r} should be like Tolerance(ulps=2)")
+            for size in sizes:
+                evaluate(tolerance.depth or "0", size)
             if not tolerance.ulps >= 0:
                 raise UsageError(f"Tolerance(ulps={tolerance.ulps!r}) should be 0 or more")
             if tolerance.terms is not None:
@@ -276,6 +278,29 @@ class OperatorSpec:
 
         return register
 
+    def gradient(self, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register the gradient with respect to the tensor called ``of``.
+
+        The function takes ``grad``, the gradient with respect to the output, and then the
+        formula's parameters; it returns an array of that tensor's shape, as a formula in NumPy's
+        terms or by calling other operators. Without one, a framework derives it from the formula.
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            try:
+                names = [p.name for p in self.signature.inputs]
+                if of not in names:
+                    raise UnknownNameError("tensor", of, names, self.name)
+                if of in self.gradients:
+                    raise UsageError(f"{self.name}: the gradient of {of} is given twice")
+                check_takes(f"the gradient of {of}", function, self.signature, first=("grad",))
+            except UsageError as error:
+                raise place_error(place_of(function, self.place), error) from None
+            self.gradients[of] = function
+            return function
+
+        return register
+
     def serves(self, kernel: Kernel, dtypes: Mapping[str, DType]) -> bool:
         """Whether ``kernel`` is meant for these element types."""
         return not kernel.dtypes or all(d.name in kernel.dtypes for d in dtypes.values())
@@ -326,16 +351,19 @@ class OperatorSpec:
         return result
 
 
-def check_takes(what: str, function: Callable[..., Any], signature: Signature) -> None:
-    """Raise ``UsageError`` where ``function`` cannot be called as the formula is."""
-    names = [*(p.name for p in signature.inputs), *(p.name for p in signature.scalars)]
+def check_takes(
+    what: str, function: Callable[..., Any], signature: Signature, first: Sequence[str] = ()
+) -> None:
+    """Raise ``UsageError`` where ``function`` cannot be called as the formula is, after ``first``."""
+    names = [*first, *(p.name for p in signature.inputs), *(p.name for p in signature.scalars)]
     try:
         inspect.signature(function).bind(
-            *signature.inputs, **{scalar.name: scalar for scalar in signature.scalars}
+            *first, *signature.inputs, **{scalar.name: scalar for scalar in signature.scalars}
         )
     except TypeError as error:
+        also = f"{', '.join(first)} and " if first else ""
         raise UsageError(
-            f"{what} should take the formula's parameters ({', '.join(names)}): {error}"
+            f"{what} should take {also}the formula's parameters ({', '.join(names)}): {error}"
         ) from None
     except ValueError:  # a builtin that does not tell its parameters
         return

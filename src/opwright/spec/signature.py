@@ -426,14 +426,16 @@ def _annotations(formula: Callable[..., Any], scope: Mapping[str, Any]) -> dict[
         raise UsageError(f"{name}: an annotation fails: {_shown(error)}") from None
     names = getattr(inspect.unwrap(formula), "__globals__", {})
     for parameter, annotation in found.items():
-        if isinstance(annotation, str):
-            try:
-                found[parameter] = eval(annotation, dict(names), dict(scope))
-            except Exception as error:
-                what = "return" if parameter == "return" else f"parameter {parameter}"
-                raise UsageError(
-                    f"{name}: {what}: the annotation {annotation} fails: {_shown(error)}"
-                ) from None
+        try:
+            # Twice: text in quotes is quoted again by 'from __future__ import annotations'.
+            for _ in range(2):
+                if isinstance(found[parameter], str):
+                    found[parameter] = eval(found[parameter], dict(names), dict(scope))
+        except Exception as error:
+            what = "return" if parameter == "return" else f"parameter {parameter}"
+            raise UsageError(
+                f"{name}: {what}: the annotation {annotation} fails: {_shown(error)}"
+            ) from None
     return found
 
 
