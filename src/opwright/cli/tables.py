@@ -90,9 +90,16 @@ def verification(report: Report) -> Table:
             f"{k.held}/{k.cases}" if ran else "-",
             number(k.max_error) if ran else "-",
             number(k.witness_error) if ran else "-",
-            f"{100 * k.of_allowed:.0f}%" if ran and math.isfinite(k.of_allowed) else "-",
+            _allowed(k.of_allowed) if ran else "-",
         )
     return table
+
+
+def _allowed(share: float) -> str:
+    """The share of the tolerance used; far above it, how many times."""
+    if not math.isfinite(share):
+        return "-"
+    return f"{100 * share:.0f}%" if share < 10 else f"{share:.1g}x"
 
 
 def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:

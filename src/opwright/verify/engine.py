@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from opwright.backends.base import Artifact, Backend, Device
@@ -18,6 +19,7 @@ from opwright.spec.signature import Array
 from opwright.verify.compare import Errors, RangeError, ranges
 from opwright.verify.launch import Checked, Problem, Workers, run_case
 from opwright.verify.prepare import Prepared, prepare
+from opwright.verify.reproduce import verify_command
 from opwright.verify.shrink import shrink
 from opwright.verify.trust import untrusted
 
@@ -26,7 +28,9 @@ Progress = Callable[[int, int, str], None]
 TIME_LIMIT = 10.0  # seconds a launch may take; the slowest case of the matrix takes milliseconds
 # After so many findings a kernel is known to be wrong, and each hang costs the time limit.
 MAX_FAILURES = 20
-MAX_FAULTS = 3
+MAX_FAULTS = 4
+HANG = 2  # faults that one hang counts for
+LIMITED = {"OMP_THREAD_LIMIT": "2"}
 # Values whose errors are comparable between cases: no overflow, no subnormals.
 _COMPARABLE = ("typical", "same-sign", "whole", "thresholds")
 
@@ -104,11 +108,18 @@ class _Subject:
     spec: OperatorSpec
     reference: str
     kernel: Kernel
+    backend: Backend
     artifact: Artifact
     report: KernelReport
     workers: Workers
     options: Options
     faults: int = 0
+
+    @property
+    def params(self) -> dict[str, int]:
+        """The tunables that are not at their default."""
+        chosen = self.options.params
+        return {t: v for t, v in chosen.items() if self.kernel.defaults.get(t, v) != v}
 
     @property
     def done_with(self) -> bool:
@@ -117,6 +128,19 @@ class _Subject:
     def check(self, prepared: Prepared, watch: bool = False, number: int = 0) -> Checked:
         threads = self.options.threads
         return run_case(self.workers, self.artifact, self.kernel, prepared, threads, number, watch)
+
+    def alone(self, case: Case, threads: int) -> Problem | None:
+        """What is found when ``case`` is all that a worker ever runs."""
+        prepared = prepare(self.spec, case, with_witness=False)
+        with ExitStack() as stack:
+            limited = None
+            device = stack.enter_context(self.backend.open(self.options.time_limit))
+            if self.workers.limited is not None:
+                limited = stack.enter_context(self.backend.open(self.options.time_limit, LIMITED))
+            workers = Workers(device, limited)
+            return run_case(
+                workers, self.artifact, self.kernel, prepared, threads or None, watch=True
+            ).problem
 
 
 def verify(
@@ -193,8 +217,7 @@ class _Devices:
     def get(self, backend: Backend, limited: bool = False) -> Device:
         key = (backend.name, limited)
         if key not in self._by:
-            env = {"OMP_THREAD_LIMIT": "2"} if limited else None
-            device = backend.open(self._options.time_limit, env)
+            device = backend.open(self._options.time_limit, LIMITED if limited else None)
             self._by[key] = device
             self._opened.append(device)
         return self._by[key]
@@ -247,13 +270,14 @@ def _build(
     try:
         report.artifact = backend.build(spec.signature, kernel, dtypes, kernel.params(known))
     except BuildError as error:
-        report.findings.append(_build_finding(spec, reference, kernel, dtypes, error))
+        report.findings.append(_build_finding(spec, reference, kernel, dtypes, known, error))
         return None
     openmp = "-fopenmp" in kernel.flags
     return _Subject(
         spec=spec,
         reference=reference,
         kernel=kernel,
+        backend=backend,
         artifact=report.artifact,
         report=report,
         workers=Workers(pool.get(backend), pool.get(backend, limited=True) if openmp else None),
@@ -266,9 +290,9 @@ def _build_finding(
     reference: str,
     kernel: Kernel,
     dtypes: Mapping[str, DType],
+    params: Mapping[str, int],
     error: BuildError,
 ) -> Finding:
-    dtype = f" --dtype {short_dtypes(dtypes)}" if dtypes else ""
     return Finding(
         kind=error.kind,
         operator=spec.name,
@@ -277,7 +301,7 @@ def _build_finding(
         file=str(kernel.path),
         line=error.line,
         case=short_dtypes(dtypes),
-        command=f"opwright verify {reference}/{kernel.name}{dtype}",
+        command=verify_command(spec, f"{reference}/{kernel.name}", dtypes, params=params),
         details={"diagnostics": error.diagnostics},
     )
 
@@ -294,7 +318,7 @@ def _run(subject: _Subject, prepared: Prepared, watch: bool) -> None:
         report.held += 1
         return
     if checked.verdict is None:
-        subject.faults += 1
+        subject.faults += HANG if checked.problem.kind == "hang" else 1
     report.findings.append(_finding(subject, prepared.case, checked.problem))
 
 
@@ -311,37 +335,60 @@ def _measure(report: KernelReport, prepared: Prepared, errors: Errors, output: A
 
 def _finding(subject: _Subject, case: Case, problem: Problem) -> Finding:
     """The finding, on the smallest sizes that show the same kind of problem."""
-    first_of_kind = all(f.kind != problem.kind for f in subject.report.findings)
-    if first_of_kind and problem.kind not in ("hang", "not-repeatable", "late-write"):
-        shown = problem
-
-        def fails(smaller: Case) -> bool:
-            nonlocal shown
-            prepared = prepare(subject.spec, smaller, with_witness=False)
-            found = subject.check(prepared).problem
-            if found is None or found.kind != problem.kind:
-                return False
-            shown = found
-            return True
-
-        case = shrink(subject.spec.signature, case, fails)
-        problem = shown
-    threads = f" --threads {problem.threads}" if problem.threads > 1 else ""
-    kernel = subject.kernel
+    smallest, shown, alone = case, problem, True
+    if all(f.kind != problem.kind for f in subject.report.findings):
+        smallest, shown = _shrunk(subject, case, problem)
+        # The kernel may keep something between calls, so that one case by itself holds.
+        if smallest != case or subject.report.cases > 1:
+            alone = _shows(subject, smallest, shown)
+            if not alone and smallest != case:
+                smallest, shown = case, problem
+                alone = _shows(subject, smallest, shown)
+    kernel, options = subject.kernel, subject.options
+    threads = shown.threads if shown.threads > 1 else 0
     return Finding(
-        kind=problem.kind,
+        kind=shown.kind,
         operator=subject.spec.name,
         kernel=kernel.name,
-        message=problem.message,
+        message=shown.message if alone else f"{shown.message}; only after other cases",
         file=str(kernel.path),
         line=_line_of(kernel, subject.spec.name),
-        case=f"{case} threads={problem.threads}" if threads else str(case),
-        command=(
-            f"opwright verify {subject.reference}/{kernel.name} "
-            f"{case.options(subject.spec.signature)}{threads}"
+        case=f"{smallest} threads={threads}" if threads else str(smallest),
+        command=verify_command(
+            subject.spec,
+            f"{subject.reference}/{kernel.name}",
+            smallest if alone else smallest.dtypes,
+            params=subject.params,
+            threads=threads if alone else options.threads or 0,
+            time_limit=options.time_limit
+            if shown.kind == "hang" and options.time_limit != TIME_LIMIT
+            else 0,
         ),
-        details={"output": problem.output} if problem.output else {},
+        details={"output": shown.output} if shown.output else {},
     )
+
+
+def _shows(subject: _Subject, case: Case, problem: Problem) -> bool:
+    """Whether the command for ``case`` finds the same kind of problem again."""
+    found = subject.alone(case, problem.threads if problem.threads > 1 else 0)
+    return found is not None and found.kind == problem.kind
+
+
+def _shrunk(subject: _Subject, case: Case, problem: Problem) -> tuple[Case, Problem]:
+    """The smallest sizes that show the same kind of problem, and the problem there."""
+    if problem.kind in ("hang", "not-repeatable", "late-write"):
+        return case, problem
+    shown = problem
+
+    def fails(smaller: Case) -> bool:
+        nonlocal shown
+        found = subject.check(prepare(subject.spec, smaller, with_witness=False)).problem
+        if found is None or found.kind != problem.kind:
+            return False
+        shown = found
+        return True
+
+    return shrink(subject.spec.signature, case, fails), shown
 
 
 def _line_of(kernel: Kernel, function: str) -> int:

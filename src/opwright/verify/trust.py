@@ -13,6 +13,7 @@ from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.spec.signature import Array
 from opwright.verify.compare import judge
 from opwright.verify.prepare import Prepared, prepare
+from opwright.verify.reproduce import verify_command
 
 # Further cases tried for a known-wrong variant before it counts as never rejected.
 MAX_CASES = 40
@@ -78,8 +79,7 @@ def untrusted(
             file=spec.place.rpartition(":")[0],
             line=int(spec.place.rpartition(":")[2]),
             case=short_dtypes(dtypes),
-            command=f"opwright verify {reference}"
-            + (f" --dtype {short_dtypes(dtypes)}" if dtypes else ""),
+            command=verify_command(spec, reference, dtypes),
             details={"variant": name},
         )
         for name in passed
