@@ -29,11 +29,15 @@ class KernelWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel chosen, ready to run in this process."""
+    """The kernel chosen, ready to run in this process.
+
+    ``run_at`` is ``run`` by operand address (see ``Backend.bind_addresses``).
+    """
 
     kernel: str
     run: Callable[[Sequence[Array], Array, Sequence[int | float], int], None]
     threads: int
+    run_at: Callable[[Sequence[int], Sequence[int | float], int, int], None] | None = None
 
 
 # Choices made in this process, by operator, kernel asked for, element types and size class. The
@@ -100,7 +104,7 @@ def _forced(
 
 def _bound(backend: Backend, row: Kernel, artifact: Artifact) -> Choice:
     threads = thread_limit(backend) if row.threads else 1
-    return Choice(row.name, backend.bind(artifact), threads)
+    return Choice(row.name, backend.bind(artifact), threads, backend.bind_addresses(artifact))
 
 
 def _best(

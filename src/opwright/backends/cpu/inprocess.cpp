@@ -106,6 +106,27 @@ const char* keep(std::string text) {
     return kept.c_str();
 }
 
+// Null, or what the kernel threw.
+const char* enter(const void* kernel, void* const* tensors, const char* values,
+                  const opw::Threads& granted) {
+    const auto* loaded = static_cast<const Loaded*>(kernel);
+    const opw::Call call{tensors, reinterpret_cast<const opw::Value*>(values), &granted};
+    // The number is the calling thread's setting, which other libraries with OpenMP share.
+    const bool openmp = loaded->omp_set_num_threads && loaded->omp_get_max_threads;
+    const int before = openmp ? loaded->omp_get_max_threads() : 0;
+    if (openmp) loaded->omp_set_num_threads(static_cast<int>(granted.threads));
+    const char* thrown = nullptr;
+    try {
+        loaded->entry(&call);
+    } catch (const std::exception& error) {
+        thrown = keep(error.what());
+    } catch (...) {
+        thrown = "an exception that is no std::exception";
+    }
+    if (openmp) loaded->omp_set_num_threads(before);
+    return thrown;
+}
+
 }  // namespace
 
 // The kernel in the shared library at `path`; null, and the reason in `error`, where there is none.
@@ -133,30 +154,27 @@ OPW_EXPORT const void* opw_load(const char* path, const char** error) {
     return loaded;
 }
 
-// Calls the kernel; `words` are the tensors' addresses and then the values, 8 bytes each; `fork` is
-// the address of the caller's GOMP_parallel, or 0 for threads of our own. Null, or what the kernel
-// threw.
-OPW_EXPORT const char* opw_invoke(const void* kernel, const char* words, std::int64_t tensors,
-                                  std::int64_t threads, std::uintptr_t fork) {
-    const auto* loaded = static_cast<const Loaded*>(kernel);
-    const auto enter = [&](const opw::Threads& granted) {
-        const opw::Call call{reinterpret_cast<void* const*>(words),
-                             reinterpret_cast<const opw::Value*>(words) + tensors, &granted};
-        // The number is the calling thread's setting, which other libraries with OpenMP share.
-        const bool openmp = loaded->omp_set_num_threads && loaded->omp_get_max_threads;
-        const int before = openmp ? loaded->omp_get_max_threads() : 0;
-        if (openmp) loaded->omp_set_num_threads(static_cast<int>(granted.threads));
-        const char* thrown = nullptr;
-        try {
-            loaded->entry(&call);
-        } catch (const std::exception& error) {
-            thrown = keep(error.what());
-        } catch (...) {
-            thrown = "an exception that is no std::exception";
-        }
-        if (openmp) loaded->omp_set_num_threads(before);
-        return thrown;
-    };
-    if (fork != 0) return enter(Borrowed(reinterpret_cast<Fork>(fork), threads));
-    return enter(opw::host::Grant(pool(), threads));
+// Calls the kernel; `words` are 8 bytes each: for every tensor the address of its NumPy array
+// interface, then the values. Null, or what the kernel threw.
+OPW_EXPORT const char* opw_invoke(const void* kernel, const char* words, std::int64_t count,
+                                  std::int64_t threads) {
+    const auto* interfaces = reinterpret_cast<const ArrayInterface* const*>(words);
+    thread_local std::vector<void*> tensors;
+    tensors.clear();
+    for (std::int64_t i = 0; i < count; ++i) tensors.push_back(interfaces[i]->data);
+    const opw::host::Grant grant(pool(), threads);
+    return enter(kernel, tensors.data(), words + 8 * count, grant);
+}
+
+// The same with the tensors' own addresses. `fork` is the caller's GOMP_parallel, or 0 for threads
+// of our own.
+OPW_EXPORT const char* opw_invoke_at(const void* kernel, const char* words, std::int64_t count,
+                                     std::int64_t threads, std::uintptr_t fork) {
+    auto* const* tensors = reinterpret_cast<void* const*>(words);
+    if (fork != 0) {
+        const Borrowed team(reinterpret_cast<Fork>(fork), threads);
+        return enter(kernel, tensors, words + 8 * count, team);
+    }
+    const opw::host::Grant grant(pool(), threads);
+    return enter(kernel, tensors, words + 8 * count, grant);
 }

@@ -26,13 +26,25 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.py_object, ctypes.c_char_p)
 def bind(
     artifact: Artifact,
 ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
-    """See ``Backend.bind``; raises what ``bind_addresses`` does."""
-    invoke = bind_addresses(artifact)
+    """See ``Backend.bind``.
+
+    Raises ``MachineError`` where the artifact cannot be loaded, or uses AMX and the kernel of the
+    operating system refuses it; the function raises
+    ``OpwrightError`` with the message of a C++ exception that the kernel throws.
+    """
+    runtime, handle = _loaded(artifact)
+    invoke = runtime.opw_invoke
+    pack = _packer()
 
     def call(
         inputs: Sequence[Array], output: Array, values: Sequence[int | float], threads: int
     ) -> None:
-        invoke([*[a.ctypes.data for a in inputs], output.ctypes.data], values, threads, 0)
+        arrays = [array.__array_struct__ for array in inputs]
+        arrays.append(output.__array_struct__)
+        words = pack([_pointer(array, None) for array in arrays], values)
+        # ctypes lets other Python threads run during the call.
+        if thrown := invoke(handle, words, len(arrays), threads):
+            raise OpwrightError(f"{artifact.kernel} threw: {thrown.decode(errors='replace')}")
 
     return call
 
@@ -40,12 +52,21 @@ def bind(
 def bind_addresses(
     artifact: Artifact,
 ) -> Callable[[Sequence[int], Sequence[int | float], int, int], None]:
-    """See ``Backend.bind_addresses``.
+    """See ``Backend.bind_addresses``; raises what ``bind`` does."""
+    runtime, handle = _loaded(artifact)
+    invoke = runtime.opw_invoke_at
+    pack = _packer()
 
-    Raises ``MachineError`` where the artifact cannot be loaded, or uses AMX and the kernel of the
-    operating system refuses it; the function raises
-    ``OpwrightError`` with the message of a C++ exception that the kernel throws.
-    """
+    def call(
+        addresses: Sequence[int], values: Sequence[int | float], threads: int, fork: int
+    ) -> None:
+        if thrown := invoke(handle, pack(addresses, values), len(addresses), threads, fork):
+            raise OpwrightError(f"{artifact.kernel} threw: {thrown.decode(errors='replace')}")
+
+    return call
+
+
+def _loaded(artifact: Artifact) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     # Without the permission the first tile instruction would kill the caller's process.
     if artifact.isa.startswith("amx") and (refused := request_amx()):
         raise MachineError(f"{artifact.kernel} cannot run in this process: {refused}")
@@ -55,24 +76,22 @@ def bind_addresses(
     if not kernel:
         text = (reason.value or b"").decode(errors="replace")
         raise MachineError(f"{artifact.kernel} cannot be loaded: {text}")
-    invoke = runtime.opw_invoke
-    handle = ctypes.c_void_p(kernel)
+    return runtime, ctypes.c_void_p(kernel)
+
+
+def _packer() -> Callable[[Sequence[int], Sequence[int | float]], bytes]:
+    """Addresses and values as 8 bytes each; one kernel's values nearly always have the same types."""
     packers: dict[tuple[type, ...], struct.Struct] = {}
 
-    def call(
-        addresses: Sequence[int], values: Sequence[int | float], threads: int, fork: int
-    ) -> None:
+    def pack(addresses: Sequence[int], values: Sequence[int | float]) -> bytes:
         kinds = tuple(map(type, values))
         packer = packers.get(kinds)
         if packer is None:
             packer = struct.Struct(f"={len(addresses)}Q{''.join(map(word_format, values))}")
             packers[kinds] = packer
-        words = packer.pack(*addresses, *values)
-        # ctypes lets other Python threads run during the call.
-        if thrown := invoke(handle, words, len(addresses), threads, fork):
-            raise OpwrightError(f"{artifact.kernel} threw: {thrown.decode(errors='replace')}")
+        return packer.pack(*addresses, *values)
 
-    return call
+    return pack
 
 
 def _runtime() -> ctypes.CDLL:
@@ -87,12 +106,9 @@ def _load(path: Path) -> ctypes.CDLL:
     runtime = ctypes.CDLL(str(path))
     runtime.opw_load.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
     runtime.opw_load.restype = ctypes.c_void_p
-    runtime.opw_invoke.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_char_p,
-        ctypes.c_int64,
-        ctypes.c_int64,
-        ctypes.c_size_t,
-    )
+    words = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
+    runtime.opw_invoke.argtypes = words
     runtime.opw_invoke.restype = ctypes.c_char_p
+    runtime.opw_invoke_at.argtypes = (*words, ctypes.c_size_t)
+    runtime.opw_invoke_at.restype = ctypes.c_char_p
     return runtime
