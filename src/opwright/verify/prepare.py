@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,10 +52,12 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
     )
     name, error = "", 0.0
     if with_witness:
-        other = witness(spec, arrays, case.attributes, output)
-        other.run()
+        with declared(spec, "the witness", case):
+            other = witness(spec, arrays, case.attributes, output)
+            other.run()
+            found = other.result().reshape(shape)
         name = other.name
-        error = judge(other.result().reshape(shape), expected, output).errors.max_abs
+        error = judge(found, expected, output).errors.max_abs
     return Prepared(
         case=case,
         inputs=[(p.name, a) for p, a in zip(signature.inputs, arrays, strict=True)],
@@ -66,18 +70,28 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
     )
 
 
-def _oracle(
-    spec: OperatorSpec, case: Case, arrays: Sequence[Array], shape: tuple[int, ...]
-) -> Array:
+@contextmanager
+def declared(spec: OperatorSpec, what: str, case: Case) -> Iterator[None]:
+    """Turn whatever ``what``, code of the declaration, raises into an error with its place."""
     try:
-        reference = spec.oracle(arrays, case.attributes)
+        yield
     except OpwrightError:
         raise
     except Exception as error:
+        file = spec.place.rpartition(":")[0]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f"{file}:{frame.lineno}" for frame in frames if frame.filename == file]
         raise DeclarationError(
-            f"{spec.place}: the formula of {spec.name} fails at {case}: "
+            f"{lines[-1] if lines else spec.place}: {what} of {spec.name} fails at {case}: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+def _oracle(
+    spec: OperatorSpec, case: Case, arrays: Sequence[Array], shape: tuple[int, ...]
+) -> Array:
+    with declared(spec, "the formula", case):
+        reference = spec.oracle(arrays, case.attributes)
     if reference.shape != shape:
         raise DeclarationError(
             f"{spec.place}: the formula of {spec.name} gives shape {reference.shape} at {case}, "
@@ -92,15 +106,15 @@ def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference:
     compute = spec.signature.compute(case.dtypes)
     exact = [a.astype(np.float64) for a in arrays]
     numbers = reference.astype(np.float64)
-    declared = spec.tolerance
-    if declared == Tolerance():
-        return derived_bound(spec.formula, exact, case.attributes, numbers, output, compute)
-    with np.errstate(all="ignore"):
+    own = spec.tolerance
+    with declared(spec, "the tolerance", case), np.errstate(all="ignore"):
+        if own == Tolerance():
+            return derived_bound(spec.formula, exact, case.attributes, numbers, output, compute)
         terms = np.abs(numbers)
-        if declared.terms is not None:
-            terms = np.broadcast_to(declared.terms(*exact, **case.attributes), numbers.shape)
-    depth = evaluate(declared.depth or str(int(declared.terms is not None)), case.dims)
-    return declared_bound(terms, depth, declared.ulps, numbers, output, compute)
+        if own.terms is not None:
+            terms = np.broadcast_to(own.terms(*exact, **case.attributes), numbers.shape)
+        depth = evaluate(own.depth or str(int(own.terms is not None)), case.dims)
+        return declared_bound(terms, depth, own.ulps, numbers, output, compute)
 
 
 def _open(
@@ -114,14 +128,14 @@ def _open(
     compute = spec.signature.compute(case.dtypes)
     if compute.kind == "int" or case.values not in ("huge", "overflow", "extremes", "special"):
         return np.zeros(reference.shape, dtype=bool)
-    with np.errstate(all="ignore"):
+    with declared(spec, "the formula", case), np.errstate(all="ignore"):
         narrow = np.asarray(
             spec.formula(*(a.astype(compute.numpy) for a in arrays), **case.attributes)
         ).astype(np.float64)
     exact = reference.astype(np.float64)
     if case.values == "overflow":
         opposite = np.isinf(narrow) & (np.sign(narrow) != np.sign(exact))
-        return ~np.isnan(exact) & (np.isnan(narrow) | opposite)
+        return np.asarray(~np.isnan(exact) & (np.isnan(narrow) | opposite))
     undefined = np.isfinite(exact) & ~np.isfinite(narrow)
     if all(np.isfinite(a.astype(np.float64)).all() for a in arrays):
         undefined |= ~np.isfinite(exact)
