@@ -12,7 +12,7 @@ from opwright.spec.dtypes import DType
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.spec.signature import Array
 from opwright.verify.compare import judge
-from opwright.verify.prepare import Prepared, prepare
+from opwright.verify.prepare import Prepared, declared, prepare
 from opwright.verify.reproduce import verify_command
 
 # Further cases tried for a known-wrong variant before it counts as never rejected.
@@ -95,7 +95,8 @@ def _variants(spec: OperatorSpec, cases: Sequence[Case]) -> list[str]:
         prepared = prepare(spec, case, with_witness=False)
         inputs = [a.astype(np.float64) for _, a in prepared.inputs]
         for name, variant in list(left.items()):
-            with np.errstate(all="ignore"):
+            what = f"the known-wrong variant {name!r}"
+            with declared(spec, what, case), np.errstate(all="ignore"):
                 values = np.asarray(variant(*inputs, **case.attributes), dtype=np.float64)
             if values.shape != prepared.shape or _wrong(prepared, values):
                 del left[name]
