@@ -66,10 +66,13 @@ else:
         """Annotation of a tensor: ``Tensor[T, "m k"]``, ``Tensor["i32", "n"]``.
 
         The first part is a dtype variable (or its name) or an element type's name; the second
-        gives the dimensions in jaxtyping's notation: names, sizes, and a leading ``...``.
+        gives the dimensions in jaxtyping's notation: names, sizes, and a leading ``...``, which
+        may stand without quotes where it is alone.
         """
 
         def __class_getitem__(cls, item: object) -> TensorType | Misspelt:
+            if isinstance(item, tuple) and len(item) == 2 and item[1] is ...:
+                item = item[0], "..."
             if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str)):
                 return Misspelt(f'Tensor[{item!r}] should be like Tensor[T, "m k"]')
             dtype, dims = item
@@ -433,8 +436,10 @@ def _annotations(formula: Callable[..., Any], scope: Mapping[str, Any]) -> dict[
                     found[parameter] = eval(found[parameter], dict(names), dict(scope))
         except Exception as error:
             what = "return" if parameter == "return" else f"parameter {parameter}"
+            # A tool that takes the quotes off "m" makes a name of it, that nothing has.
+            hint = '; dimensions are text: Tensor[T, "m k"]' * isinstance(error, NameError)
             raise UsageError(
-                f"{name}: {what}: the annotation {annotation} fails: {_shown(error)}"
+                f"{name}: {what}: the annotation {annotation} fails: {_shown(error)}{hint}"
             ) from None
     return found
 
