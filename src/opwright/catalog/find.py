@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import sys
@@ -89,12 +90,11 @@ def load_folder(folder: Path) -> OperatorSpec:
 
 def _place(error: BaseException, path: Path) -> str:
     """``file:line: Kind: message`` of an error, at the deepest line of the declaration's file."""
-    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
-    if line is None:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next((f.lineno for f in reversed(frames) if f.filename == str(path)), 0)
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{path}:{line}: {type(error).__name__}: {message}"
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"{path}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((f.lineno for f in reversed(frames) if f.filename == str(path)), 0)
+    return f"{path}:{line}: {type(error).__name__}: {error}"
 
 
 def find(text: str) -> Target:
@@ -112,7 +112,15 @@ def find(text: str) -> Target:
         if not slash:
             return Target(spec, spec.rows, head, one_kernel=False)
         return Target(spec, (spec.row(tail),), head, one_kernel=True)
-    path = path.expanduser()
+    try:
+        path = path.expanduser()
+        path.stat()
+    except RuntimeError as error:  # no such user
+        raise UsageError(f"{text}: {error}") from None
+    except OSError as error:
+        # What is merely not there may still be a kernel without its suffix.
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise UsageError(f"{text[:80]}: {error.strerror}") from None
     if path.is_dir():
         spec = load_folder(path)
         return Target(spec, spec.rows, reference(spec), one_kernel=False)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import keyword
+import re
 import shutil
 import tempfile
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from opwright.catalog.find import DECLARATION
 from opwright.spec.errors import OpwrightError, UsageError
-from opwright.spec.signature import C_LIBRARY, RESERVED
+from opwright.spec.signature import C_LIBRARY, check_c_name
 
 PLACEHOLDER = "skeleton"
 
@@ -18,15 +22,15 @@ def scaffold(name: str, parent: Path) -> Path:
 
     Raises ``UsageError`` for a name that cannot name a C function or a folder that exists.
     """
-    if (
-        not (name.isidentifier() and name.isascii())
-        or name in RESERVED | C_LIBRARY
-        or name[0] == "_"
-    ):
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise UsageError(
-            f"{name!r} cannot name an operator: it becomes a C function, so use letters, digits "
-            "and _, beginning with a letter, no word of C++ and no function of the C library"
+            f"{name!r} cannot name an operator: it becomes a function in Python and C++, so use "
+            "letters, digits and _, beginning with a letter"
         )
+    check_c_name("operator", name)
+    if name in C_LIBRARY or keyword.iskeyword(name):
+        whose = "Python" if keyword.iskeyword(name) else "the C library"
+        raise UsageError(f"{name!r} is a word of {whose}; choose another, {name}_op say")
     folder = parent / name
     if folder.exists():
         raise UsageError(f"{folder} exists already; choose another name or remove it")
@@ -36,6 +40,10 @@ def scaffold(name: str, parent: Path) -> Path:
             as_file(files("opwright_ops") / f"_{PLACEHOLDER}") as source,
             tempfile.TemporaryDirectory(dir=parent, prefix=f".{name}-") as unfinished,
         ):
+            if name in _names(source / DECLARATION):
+                raise UsageError(
+                    f"{name!r} is used inside a new operator's {DECLARATION}; choose another name"
+                )
             made = Path(unfinished) / name
             made.mkdir()
             for file in sorted(source.iterdir()):
@@ -46,3 +54,14 @@ def scaffold(name: str, parent: Path) -> Path:
     except OSError as error:
         raise OpwrightError(f"cannot make {folder}: {error.strerror or error}") from error
     return folder
+
+
+def _names(declaration: Path) -> set[str]:
+    """The names that the skeleton's own declaration uses, and that an operator would replace."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(declaration.read_text())):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+    return found - {PLACEHOLDER}
