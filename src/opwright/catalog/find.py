@@ -82,9 +82,13 @@ def load_folder(folder: Path) -> OperatorSpec:
             raise DeclarationError(_place(error, path)) from error
     found = {id(v): v for v in vars(module).values() if isinstance(v, OperatorSpec)}
     own = [spec for spec in found.values() if spec.folder == path.parent]
-    if len(own) != 1:
-        what = ", ".join(s.name for s in own) or "none"
-        raise DeclarationError(f"{path}: expected one operator declared here, found: {what}")
+    if not own:
+        raise DeclarationError(f"{path}:1: no operator is declared here; @operator declares one")
+    if len(own) > 1:
+        places = ", ".join(f"{s.name} (line {s.place.rpartition(':')[2]})" for s in own)
+        raise DeclarationError(
+            f"{own[1].place}: one folder holds one operator, and here are several: {places}"
+        )
     return own[0]
 
 
