@@ -238,11 +238,12 @@ class Backend(ABC):
 
     def bind_addresses(
         self, artifact: Artifact
-    ) -> Callable[[Sequence[int], Sequence[int | float], int, int], None] | None:
+    ) -> Callable[[Sequence[int | float]], Callable[..., None]] | None:
         """Like ``bind``, for operands of this process's memory given by their addresses.
 
-        A function ``(addresses, values, threads, fork)``: inputs, then the output; ``fork`` is the
-        address of the caller's own ``GOMP_parallel``, whose threads are then used instead of new
-        ones, or 0. None where kernels do not run on the host's memory.
+        A function of the values, which gives a function ``(threads, fork, *addresses)``: inputs,
+        then the output. ``fork`` is the address of the caller's own ``GOMP_parallel``, whose
+        threads are then used instead of new ones, or 0. None where kernels do not run on the
+        host's memory.
         """
         return None

@@ -31,13 +31,13 @@ class KernelWarning(UserWarning):
 class Choice:
     """The kernel chosen, ready to run in this process.
 
-    ``run_at`` is ``run`` by operand address (see ``Backend.bind_addresses``).
+    ``run_at`` runs it by operand address (see ``Backend.bind_addresses``).
     """
 
     kernel: str
     run: Callable[[Sequence[Array], Array, Sequence[int | float], int], None]
     threads: int
-    run_at: Callable[[Sequence[int], Sequence[int | float], int, int], None] | None = None
+    run_at: Callable[[Sequence[int | float]], Callable[..., None]] | None = None
 
 
 # Choices made in this process, by operator, kernel asked for, element types and size class. The

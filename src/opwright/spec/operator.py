@@ -354,7 +354,7 @@ class OperatorSpec:
 def check_takes(
     what: str, function: Callable[..., Any], signature: Signature, first: Sequence[str] = ()
 ) -> None:
-    """Raise ``UsageError`` where ``function`` cannot be called as the formula is, after ``first``."""
+    """Raise ``UsageError`` where ``function`` does not take ``first`` and what the formula does."""
     names = [*first, *(p.name for p in signature.inputs), *(p.name for p in signature.scalars)]
     try:
         inspect.signature(function).bind(

@@ -70,7 +70,7 @@ class CpuBackend(Backend):
 
     def bind_addresses(
         self, artifact: Artifact
-    ) -> Callable[[Sequence[int], Sequence[int | float], int, int], None]:
+    ) -> Callable[[Sequence[int | float]], Callable[..., None]]:
         """See ``Backend.bind_addresses``."""
         from opwright.backends.cpu.inprocess import bind_addresses
 

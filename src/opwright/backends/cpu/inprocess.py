@@ -34,36 +34,53 @@ def bind(
     """
     runtime, handle = _loaded(artifact)
     invoke = runtime.opw_invoke
-    pack = _packer()
+    packers: dict[tuple[type, ...], struct.Struct] = {}
 
     def call(
         inputs: Sequence[Array], output: Array, values: Sequence[int | float], threads: int
     ) -> None:
+        kinds = tuple(map(type, values))
+        packer = packers.get(kinds)
+        if packer is None:
+            packer = struct.Struct(f"={len(inputs) + 1}Q{''.join(map(word_format, values))}")
+            packers[kinds] = packer
         arrays = [array.__array_struct__ for array in inputs]
         arrays.append(output.__array_struct__)
-        words = pack([_pointer(array, None) for array in arrays], values)
+        words = packer.pack(*[_pointer(array, None) for array in arrays], *values)
         # ctypes lets other Python threads run during the call.
         if thrown := invoke(handle, words, len(arrays), threads):
-            raise OpwrightError(f"{artifact.kernel} threw: {thrown.decode(errors='replace')}")
+            raise _thrown(artifact, thrown)
 
     return call
 
 
 def bind_addresses(
     artifact: Artifact,
-) -> Callable[[Sequence[int], Sequence[int | float], int, int], None]:
+) -> Callable[[Sequence[int | float]], Callable[..., None]]:
     """See ``Backend.bind_addresses``; raises what ``bind`` does."""
     runtime, handle = _loaded(artifact)
     invoke = runtime.opw_invoke_at
-    pack = _packer()
 
-    def call(
-        addresses: Sequence[int], values: Sequence[int | float], threads: int, fork: int
-    ) -> None:
-        if thrown := invoke(handle, pack(addresses, values), len(addresses), threads, fork):
-            raise OpwrightError(f"{artifact.kernel} threw: {thrown.decode(errors='replace')}")
+    def prepare(values: Sequence[int | float]) -> Callable[..., None]:
+        packed = struct.Struct(f"={''.join(map(word_format, values))}").pack(*values)
 
-    return call
+        def call(threads: int, fork: int, *addresses: int) -> None:
+            count = len(addresses)
+            words = _ADDRESSES[count](*addresses) + packed
+            if thrown := invoke(handle, words, count, threads, fork):
+                raise _thrown(artifact, thrown)
+
+        return call
+
+    return prepare
+
+
+# Packs so many addresses. No operator has as many tensors.
+_ADDRESSES = [struct.Struct(f"={count}Q").pack for count in range(64)]
+
+
+def _thrown(artifact: Artifact, text: bytes) -> OpwrightError:
+    return OpwrightError(f"{artifact.kernel} threw: {text.decode(errors='replace')}")
 
 
 def _loaded(artifact: Artifact) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
@@ -77,21 +94,6 @@ def _loaded(artifact: Artifact) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
         text = (reason.value or b"").decode(errors="replace")
         raise MachineError(f"{artifact.kernel} cannot be loaded: {text}")
     return runtime, ctypes.c_void_p(kernel)
-
-
-def _packer() -> Callable[[Sequence[int], Sequence[int | float]], bytes]:
-    """Addresses and values as 8 bytes each; one kernel's values nearly always have the same types."""
-    packers: dict[tuple[type, ...], struct.Struct] = {}
-
-    def pack(addresses: Sequence[int], values: Sequence[int | float]) -> bytes:
-        kinds = tuple(map(type, values))
-        packer = packers.get(kinds)
-        if packer is None:
-            packer = struct.Struct(f"={len(addresses)}Q{''.join(map(word_format, values))}")
-            packers[kinds] = packer
-        return packer.pack(*addresses, *values)
-
-    return pack
 
 
 def _runtime() -> ctypes.CDLL:
