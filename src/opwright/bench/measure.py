@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,7 +13,7 @@ import numpy as np
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
 from opwright.backends.operands import contiguous
-from opwright.backends.registry import backend_named
+from opwright.backends.registry import backend_named, backend_names
 from opwright.bench.ceilings import Ceilings, Judgement, judge
 from opwright.bench.interleave import Candidate, Rounds, interleave
 from opwright.bench.stats import Ratio, Summary, noise_floor, paired_ratio, summary
@@ -201,7 +202,7 @@ def measure(
     Raises ``MachineError`` before allocating when a setup does not fit in memory.
     """
     for setup in setups:
-        for backend in {k.backend for k in kernels}:
+        for backend in {k.backend for k in kernels} & set(backend_names()):
             check_memory(spec, setup.case, backend_named(backend).memory_available())
     checked = _Checked(spec, reference, params or {}, verified, progress)
     return [_table(spec, kernels, setup, ceilings, checked, budget, progress) for setup in setups]
@@ -231,6 +232,27 @@ class _Checked:
         if key not in self._on_case:
             self._on_case[key] = self._verify(kernels, setup)
         return self._on_case[key]
+
+    def finding(self, kernel: Kernel, setup: Setup, fault: Fault) -> Finding:
+        """What a kernel that had held came to while it was timed."""
+        words = shlex.join(["opwright", "bench", f"{self._reference}/{kernel.name}"])
+        chosen = [f"--param {t}={v}" for t, v in self._params.items() if t in kernel.tune]
+        return Finding(
+            kind=fault.kind,
+            operator=self._spec.name,
+            kernel=kernel.name,
+            message=f"while it was timed: {fault.message}",
+            file=str(kernel.path),
+            case=f"{setup.case} threads={setup.threads} cache={setup.cache}",
+            command=" ".join(
+                [
+                    f"{words} {setup.case.sizes(self._spec.signature)}",
+                    f"--threads {setup.threads} --cache {setup.cache}",
+                    *chosen,
+                ]
+            ),
+            details={"output": fault.output} if fault.output else {},
+        )
 
     def _verify(self, kernels: Sequence[Kernel], setup: Setup) -> list[KernelReport]:
         dtype = short_dtypes(setup.dtypes)
@@ -293,20 +315,25 @@ def _table(
             f"{spec.name}: no kernel given is for {short_dtypes(setup.dtypes)}"
         )
     for report in checked.check(serving, setup):
-        found = report.findings
+        found = report.findings or report.untrusted
         reason = found[0].message if found else report.reason
         table.rows.append(Row(report.kernel, report, report.verdict, reason))
         table.findings += found
     timed = [row for row in table.rows if row.verdict == "held"]
     if timed:
-        _time(spec, table, timed, budget, progress)
+        _time(spec, table, timed, checked, budget, progress)
     for row in timed:
         _work_out(spec, setup, row, ceilings.get(row.kernel.backend))
     return table
 
 
 def _time(
-    spec: OperatorSpec, table: Table, timed: list[Row], budget: float, progress: Progress | None
+    spec: OperatorSpec,
+    table: Table,
+    timed: list[Row],
+    checked: _Checked,
+    budget: float,
+    progress: Progress | None,
 ) -> None:
     setup = table.setup
     signature = spec.signature
@@ -348,9 +375,7 @@ def _time(
         name = row.kernel.name
         if fault := own[name].fault:
             row.verdict, row.reason = "failed", fault.message
-            table.findings.append(
-                Finding(fault.kind, spec.name, name, fault.message, str(row.kernel.path))
-            )
+            table.findings.append(checked.finding(row.kernel, setup, fault))
             continue
         row.samples = _samples(own[name], rounds)
         row.summary = summary(row.samples.values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from opwright.cli import common
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
 from opwright.spec.dtypes import DType
+from opwright.spec.errors import MachineError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.verify.engine import Report
@@ -27,6 +29,7 @@ from opwright.verify.engine import Report
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
 @click.option("--threads", default="1", help="Numbers of threads, as 1,2.")
 @click.option("--cache", default="warm", help="cold, warm, or both as cold,warm.")
+@click.option("--backend", help="Only kernels of this backend.")
 @click.option("--budget", type=common.seconds, default=BUDGET, help="Seconds a table.")
 def command(
     output: common.Output,
@@ -37,6 +40,7 @@ def command(
     param: Sequence[str],
     threads: str,
     cache: str,
+    backend: str | None,
     budget: float,
 ) -> None:
     """Measure verified kernels beside the framework's own operator.
@@ -45,10 +49,10 @@ def command(
     without a time, and the command ends with 1.
     """
     from opwright.bench.measure import measure
-    from opwright.cli.verify import params_of
+    from opwright.cli.verify import of_backend, params_of
 
     caches = common.several(cache, "--cache", ("cold", "warm"))
-    for target in map(find, targets):
+    for target in [of_backend(find(text), backend) for text in targets]:
         setups = setups_of(target.spec, dtype, shape, attr, common.thread_counts(threads), caches)
         params = params_of(target, param)
         with common.progress_bar() as progress:
@@ -125,16 +129,24 @@ def report(
     With ``verified`` the tables show what held in the case matrix and its findings are reported
     too.
     """
-    from opwright.cli.tables import ladder
+    from opwright.cli.tables import ladder, warnings
     from opwright.report.findings import merge
     from opwright.report.formats import render, to_json
 
+    rows = [row for table in tables for row in table.rows]
+    if all(row.verdict == "not-run" for row in rows):
+        reasons = dict.fromkeys(f"{row.kernel.name}: {row.reason}" for row in rows)
+        raise MachineError(
+            f"nothing of {target.reference} can run on this machine: {'; '.join(reasons)}"
+        )
     run = record(target, tables, params)
     for table in tables:
         output.say(heading(target, table))
         output.say(ladder(table, verified.kernels if verified else ()))
         output.say(footnote(table))
         output.say("")
+    if warned := warnings(row.report for row in rows):
+        output.say(f"{warned}\n")
     found = list(verified.findings) if verified else []
     for table in tables:
         found += [f for f in table.findings if verified is None or f not in verified.findings]
@@ -145,7 +157,7 @@ def report(
     output.findings += [to_json(f) for f in findings]
     output.data.setdefault("runs", []).append(run)
     output.data.setdefault("tables", []).extend(table_data(target, t) for t in tables)
-    output.say(f"recorded as run {run}: opwright history {target.spec.name}")
+    output.say(f"recorded as run {run}: opwright history {shlex.quote(target.reference)}")
 
 
 def heading(target: Target, table: Table) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from opwright.catalog.find import find
@@ -31,4 +33,5 @@ def command(output: common.Output, kernel: str) -> None:
         return
     output.say(f"{restored.path} is version {restored.to_hash[:12]} again")
     if restored.from_hash:
-        output.say(f"to undo: opwright restore {target.reference}/{row}@{restored.from_hash[:12]}")
+        undo = shlex.quote(f"{target.reference}/{row}@{restored.from_hash[:12]}")
+        output.say(f"to undo: opwright restore {undo}")

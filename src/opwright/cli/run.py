@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -63,7 +64,7 @@ def command(
 
 def _next(found: Target, verified: Report) -> str:
     """What to do next."""
-    name = found.reference
+    name = shlex.quote(found.reference)
     if verified.findings:
         return f"next: mend what was found, seen again by: {verified.findings[0].command}"
     return (

@@ -171,6 +171,17 @@ def runs(history: Sequence[Run]) -> Table:
     return table
 
 
+def _result_name(result: Result) -> str:
+    name = f"{result.operator}/{result.kernel}"
+    return f"{name} (fast-math)" if result.fast_math else name
+
+
+def warnings(reports: Iterable[KernelReport]) -> str:
+    """What the compiler, and the check of its flags, warned about; each text once."""
+    texts = [k.artifact.warnings.strip() for k in reports if k.artifact is not None]
+    return "\n".join(dict.fromkeys(filter(None, texts)))
+
+
 def results(found: Sequence[Result]) -> Table:
     """What runs found out about kernels."""
     table = plain_table(
@@ -189,7 +200,7 @@ def results(found: Sequence[Result]) -> Table:
     for r in found:
         table.add_row(
             str(r.run),
-            f"{r.operator}/{r.kernel}" + (" (fast-math)" if r.fast_math else ""),
+            _result_name(r),
             r.dtype or "-",
             ",".join(f"{d}={n}" for d, n in r.shape.items()),
             str(r.threads),
@@ -221,7 +232,7 @@ def comparison(compared: Comparison) -> Table:
     for row in compared.rows:
         ratio = row.normalised or row.ratio
         table.add_row(
-            f"{row.b.operator}/{row.b.kernel}",
+            _result_name(row.b),
             row.b.dtype or "-",
             ",".join(f"{d}={n}" for d, n in row.b.shape.items()),
             str(row.b.threads),

@@ -58,7 +58,7 @@ def command(
     output.as_json = output.as_json or style == "json"
     quiet = output.as_json or style != "text"
     reports = []
-    for target in [_of_backend(find(text), backend) for text in targets]:
+    for target in [of_backend(find(text), backend) for text in targets]:
         chosen = common.dtypes_of(target.spec, dtype)
         cases = _cases(target, chosen, shape, values, layout, seed, attr)
         options = Options(
@@ -84,7 +84,8 @@ def command(
         output.write(render(findings, style, checked))
 
 
-def _of_backend(target: Target, backend: str | None) -> Target:
+def of_backend(target: Target, backend: str | None) -> Target:
+    """``target`` with one backend's kernels; raises ``MachineError`` where it is not installed."""
     if backend is None:
         return target
     from opwright.backends.registry import backend_named
@@ -174,11 +175,13 @@ def _require_run(target: Target, report: Any) -> None:
 
 
 def _show(output: common.Output, report: Any) -> None:
-    from opwright.cli.tables import verification
+    from opwright.cli.tables import verification, warnings
     from opwright.report.findings import merge
     from opwright.report.formats import render
 
     output.say(verification(report))
+    if warned := warnings(report.kernels):
+        output.say(f"{warned}\n")
     if report.findings:
         output.say(render(merge(report.findings), "text", []))
     held = sum(k.held for k in report.kernels)
@@ -212,6 +215,7 @@ def verification_data(report: Any) -> dict[str, Any]:
                 "worst_case": str(k.worst_case) if k.worst_case else None,
                 "ranges": k.ranges,
                 "fast_math": k.kernel.fast_math,
+                "warnings": k.artifact.warnings if k.artifact else "",
             }
             for k in report.kernels
         ],

@@ -46,14 +46,22 @@ class Case:
 
     def options(self, signature: Signature) -> str:
         """The command-line options that select exactly this case."""
+        chosen = f"--values {self.values} --layout {self.layout} --seed {self.seed}"
+        return " ".join([*self._sizes(signature), chosen, *self._attributes()])
+
+    def sizes(self, signature: Signature) -> str:
+        """The same without values, layout and seed: the options of what measures."""
+        return " ".join([*self._sizes(signature), *self._attributes()])
+
+    def _sizes(self, signature: Signature) -> list[str]:
         words = [f"--dtype {short_dtypes(self.dtypes)}"] if self.dtypes else []
         sizes = [f"{d}={n}" for d, n in self.dims.items() if d != signature.ellipsis]
         if signature.ellipsis:
             sizes.insert(0, f"...={'x'.join(map(str, self.leading)) or 'scalar'}")
-        words.append(f"--shape {','.join(sizes) or repr('')}")
-        words += [f"--values {self.values}", f"--layout {self.layout}", f"--seed {self.seed}"]
-        words += [f"--attr {name}={value!r}" for name, value in self.attributes.items()]
-        return " ".join(words)
+        return [*words, f"--shape {','.join(sizes) or repr('')}"]
+
+    def _attributes(self) -> list[str]:
+        return [f"--attr {name}={value!r}" for name, value in self.attributes.items()]
 
 
 def operand_bytes(spec: OperatorSpec, case: Case) -> int:
@@ -124,7 +132,8 @@ def _wide(random: _Random, shape: _Shape, about: _Context) -> Array:
 
 def _subnormal(random: _Random, shape: _Shape, about: _Context) -> Array:
     smallest = about.dtype.smallest_subnormal
-    steps = min(2.0**7, 0.5 / about.dtype.unit_roundoff if about.dtype.unit_roundoff else 1)
+    # The smallest normal number is 1 / 2u steps.
+    steps = min(2.0**7, 0.5 / about.dtype.unit_roundoff - 1) if about.dtype.unit_roundoff else 1
     return smallest * np.rint(random.uniform(-steps, steps, shape))
 
 
@@ -259,8 +268,8 @@ def shapes(
     for dim in named:
         for size in alone:
             # Of many dimensions, those beside the long one are smaller.
-            for step in (6, 1):
-                others = {d: 1 + step * (i + 1) for i, d in enumerate(named)}
+            for first, step in ((7, 6), (2, 1), (2, 0)):
+                others = {d: first + step * i for i, d in enumerate(named)}
                 if add({**others, dim: size}):
                     break
             add({**dict.fromkeys(named, 1), dim: size})
@@ -311,8 +320,8 @@ def _attribute_cases(
             if scalar.type is float:
                 usual = float(base.attributes[scalar.name])
                 # An infinite default is a limit that is off; a finite one turns it on.
-                changed[scalar.name] = (usual if math.isfinite(usual) else 1.0) * factor
-                changed[scalar.name] += 0.3 * index
+                usual = usual if math.isfinite(usual) else 1.0
+                changed[scalar.name] = factor * (usual + 0.3 * index)
         sets.append(changed)
     for scalar in scalars:
         usual = base.attributes[scalar.name]

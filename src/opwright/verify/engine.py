@@ -54,7 +54,8 @@ class KernelReport:
     ``worst`` are the errors, and ``ranges`` their split by magnitude, of the case with the largest
     absolute error among those with comparable values (none overflowing or subnormal), and
     ``witness_error`` the witness's largest over the same cases; ``of_allowed`` is the largest share
-    of the tolerance used in any case. ``reason`` says why it was not run, when it was not.
+    of the tolerance used in any case. ``reason`` says why it was not run, when it was not;
+    ``untrusted`` are the findings about the tolerance it was judged by.
     """
 
     kernel: Kernel
@@ -72,6 +73,7 @@ class KernelReport:
     ranges: tuple[RangeError, ...] = ()
     bound_origin: str = ""
     findings: list[Finding] = field(default_factory=list)
+    untrusted: list[Finding] = field(default_factory=list)
 
     @property
     def max_error(self) -> float:
@@ -83,7 +85,8 @@ class KernelReport:
         """``held``, ``wrong``, ``failed`` (does not build) or ``not-run``."""
         if self.artifact is None:
             return "failed" if self.findings else "not-run"
-        return "wrong" if self.findings or self.held < self.cases else "held"
+        found = self.findings or self.untrusted
+        return "wrong" if found or self.held < self.cases else "held"
 
 
 @dataclass
@@ -188,7 +191,10 @@ def verify(
         done = 0
         for dtypes, subjects, cases in plans:
             if options.cases is None:
-                findings += untrusted(spec, dtypes, cases, reference)
+                about_tolerance = untrusted(spec, dtypes, cases, reference)
+                findings += about_tolerance
+                for subject in subjects:
+                    subject.report.untrusted = about_tolerance
             for number, case in enumerate(cases):
                 prepared = _prepare_here(spec, case)
                 for subject in subjects:
@@ -364,7 +370,10 @@ def _finding(subject: _Subject, case: Case, problem: Problem) -> Finding:
             if shown.kind == "hang" and options.time_limit != TIME_LIMIT
             else 0,
         ),
-        details={"output": shown.output} if shown.output else {},
+        details={
+            **({"output": shown.output} if shown.output else {}),
+            **({"floating point": "fast-math, as its row asks"} if kernel.fast_math else {}),
+        },
     )
 
 
