@@ -1,6 +1,6 @@
 """What a declaration means, and how a wrong one is refused: in its own place, naming the fault."""
 
-# ruff: noqa: F821, UP037 - dimensions are text, no names
+# ruff: noqa: F821 - dimensions are text, no names
 import re
 import textwrap
 from pathlib import Path
