@@ -201,11 +201,16 @@ def measure(
 
     Raises ``MachineError`` before allocating when a setup does not fit in memory.
     """
+    check_fit(spec, kernels, setups)
+    checked = _Checked(spec, reference, params or {}, verified, progress)
+    return [_table(spec, kernels, setup, ceilings, checked, budget, progress) for setup in setups]
+
+
+def check_fit(spec: OperatorSpec, kernels: Sequence[Kernel], setups: Sequence[Setup]) -> None:
+    """Raise ``MachineError`` where a setup does not fit in the memory of an installed platform."""
     for setup in setups:
         for backend in {k.backend for k in kernels} & set(backend_names()):
             check_memory(spec, setup.case, backend_named(backend).memory_available())
-    checked = _Checked(spec, reference, params or {}, verified, progress)
-    return [_table(spec, kernels, setup, ceilings, checked, budget, progress) for setup in setups]
 
 
 class _Checked:

@@ -11,7 +11,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from opwright.catalog.find import DECLARATION
-from opwright.spec.errors import OpwrightError, UsageError
+from opwright.spec.errors import MachineError, UsageError
 from opwright.spec.signature import C_LIBRARY, check_c_name
 
 PLACEHOLDER = "skeleton"
@@ -52,7 +52,7 @@ def scaffold(name: str, parent: Path) -> Path:
                     (made / file.name.replace(PLACEHOLDER, name)).write_text(text)
             shutil.move(made, folder)
     except OSError as error:
-        raise OpwrightError(f"cannot make {folder}: {error.strerror or error}") from error
+        raise MachineError(f"cannot make {folder}: {error.strerror or error}") from error
     return folder
 
 

@@ -48,13 +48,14 @@ def command(
     Each kernel is verified on the very inputs it is timed on. A kernel that fails is in the table
     without a time, and the command ends with 1.
     """
-    from opwright.bench.measure import measure
+    from opwright.bench.measure import check_fit, measure
     from opwright.cli.verify import of_backend, params_of
 
     caches = common.several(cache, "--cache", ("cold", "warm"))
     for target in [of_backend(find(text), backend) for text in targets]:
         setups = setups_of(target.spec, dtype, shape, attr, common.thread_counts(threads), caches)
         params = params_of(target, param)
+        check_fit(target.spec, target.kernels, setups)  # before the ceilings, which take a while
         with common.progress_bar() as progress:
             ceilings = ceilings_for(target.kernels, progress)
             tables = measure(

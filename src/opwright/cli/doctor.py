@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import tempfile
+from pathlib import Path
 
 import click
 
@@ -38,8 +40,22 @@ def command(output: common.Output, measure: bool) -> None:
 
     output.data["home"] = str(home())
     output.say(f"kept in: {home()} (build cache, ceilings, history; OPWRIGHT_HOME moves it)")
+    if why_not := _unwritable(home()):
+        output.say(f"  cannot be written, so nothing can be built: {why_not}")
+        usable = 0
+    output.data["home_writable"] = not why_not
     if not usable:
         output.exit_code = 3
+
+
+def _unwritable(folder: Path) -> str:
+    """Why no file can be made in ``folder``; empty when one can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _compilers(output: common.Output) -> bool:
