@@ -162,7 +162,6 @@ private:
         }
     }
 
-
     // Column panels one after the other, each `depth` rows of as many whole vectors as it needs.
     void pack_b(const Elem* b, int64_t depth, int64_t cols, Acc* to) const {
         for (int64_t j = 0; j < cols; j += tile_cols) {
