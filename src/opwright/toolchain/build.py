@@ -359,7 +359,8 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
         why = first[0]
     else:
         why = f"the compiler ended with {process.returncode} and said nothing"
-    raise BuildError(f"{what}: {why}", said)
+    at = re.search(rf"^{re.escape(str(request.source))}:(\d+):.*\berror:", said, re.MULTILINE)
+    raise BuildError(f"{what}: {why}", said, int(at[1]) if at else 0)
 
 
 def _clean(output: bytes, work: Path) -> str:

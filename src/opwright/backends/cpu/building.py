@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from opwright.backends.base import Artifact
 from opwright.spec.dtypes import DType
-from opwright.spec.errors import BuildError
+from opwright.spec.errors import BuildError, MissingFunctionError
 from opwright.spec.isa import isa_named
 from opwright.spec.kernel import Kernel
 from opwright.spec.signature import Signature
@@ -82,12 +82,13 @@ def _other_signature(
     dtypes: Mapping[str, DType],
     said: str,
     error: BuildError,
-) -> BuildError:
+) -> MissingFunctionError:
     types = ", ".join(f"{variable}={dtype.name}" for variable, dtype in dtypes.items())
-    return BuildError(
+    return MissingFunctionError(
         f"{kernel.path} {said}; Opwright calls{f' (here with {types})' if types else ''}\n"
         f'    extern "C" {signature.c_prototype()};',
         error.diagnostics,
+        error.line,
     )
 
 
