@@ -55,6 +55,8 @@ class _Watched(np.ndarray[Any, np.dtype[Any]]):
             kwargs["out"] = tuple(_plain(x) for x in out)
         growing = ufunc.__name__ in _GROWING and all(_integers(x) for x in given)
         floats = [_floats(x) for x in given] if growing else []
+        if growing and method in ("at", "reduceat"):
+            floats[1] = given[1]  # indices
         result = getattr(ufunc, method)(*given, **kwargs)
         if growing:
             options = {k: v for k, v in kwargs.items() if k not in ("out", "dtype")}
@@ -65,24 +67,21 @@ class _Watched(np.ndarray[Any, np.dtype[Any]]):
         return out[0] if out is not None and len(out) == 1 else _watch(result)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if function.__name__ in _GROWING_FUNCTIONS:
-            given = [_plain(x) for x in args]
-            if all(_integers(x) for x in given if not isinstance(x, str)):
-                _check(
-                    function(
-                        *(_floats(x) for x in given),
-                        **{**kwargs, "dtype": None} if "dtype" in kwargs else kwargs,
-                    )
-                )
-            return _watch(function(*given, **kwargs))
-        return _watch(super().__array_function__(function, types, args, kwargs))
+        if function.__name__ not in _GROWING_FUNCTIONS:
+            return _watch(super().__array_function__(function, types, args, kwargs))
+        given = [_plain(x) for x in args]
+        if all(isinstance(x, str) or _integers(x) for x in given):
+            options = {k: v for k, v in kwargs.items() if k not in ("out", "dtype")}
+            floats = (_floats(x) if isinstance(x, np.ndarray) else x for x in given)
+            _check(function(*floats, **options))
+        return _watch(function(*given, **kwargs))
 
     def __getitem__(self, key: Any) -> Any:
         return _watch(super().__getitem__(key))
 
     def dot(self, b: Any, out: Any = None) -> Any:
         """The method that does not come by ``__array_ufunc__``."""
-        return np.dot(self, b, out)
+        return np.dot(self, b) if out is None else np.dot(self, b, out=out)
 
 
 def _plain(value: Any) -> Any:
@@ -100,7 +99,7 @@ def _integers(value: Any) -> bool:
 
 
 def _floats(value: Any) -> Any:
-    return value if isinstance(value, str) else np.asarray(value).astype(np.float64)
+    return np.asarray(value).astype(np.float64)
 
 
 def _check(approximate: Any) -> None:
