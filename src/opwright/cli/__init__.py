@@ -28,7 +28,7 @@ INTERRUPTED = 130
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS]  # the command's module, once imported, hides the built-in list here
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -60,7 +60,7 @@ class _Commands(click.Group):
         """
         if not more.get("standalone_mode", True):
             return super().main(args, *rest, **more)
-        words = list(sys.argv[1:] if args is None else args)
+        words = [*(sys.argv[1:] if args is None else args)]
         error: click.ClickException | None = None
         try:
             code = super().main(words, *rest, **{**more, "standalone_mode": False})
@@ -80,7 +80,7 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([*COMMANDS.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
