@@ -28,7 +28,14 @@ class Operator(OperatorSpec):
     """
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
-        """Run the best verified kernel; returns ``out``, or a new NumPy array."""
+        """Run the best verified kernel; returns ``out``, or a new NumPy array.
+
+        An argument whose class has ``__opwright_call__(operator, args, named)`` computes the result
+        itself.
+        """
+        for value in args:
+            if hasattr(value, "__opwright_call__"):
+                return value.__opwright_call__(self, args, named)
         return self._call("", args, named, out)
 
     def kernel(self, name: str) -> BoundKernel:

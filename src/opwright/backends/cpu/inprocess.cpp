@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <utility>
@@ -166,15 +167,23 @@ OPW_EXPORT const char* opw_invoke(const void* kernel, const char* words, std::in
     return enter(kernel, tensors.data(), words + 8 * count, grant);
 }
 
-// The same with the tensors' own addresses. `fork` is the caller's GOMP_parallel, or 0 for threads
-// of our own.
-OPW_EXPORT const char* opw_invoke_at(const void* kernel, const char* words, std::int64_t count,
-                                     std::int64_t threads, std::uintptr_t fork) {
+// The same by the tensors' own addresses. `words` are the kernel, the number of tensors, the threads
+// asked for, the address of the caller's GOMP_parallel or 0 for threads of our own; then the
+// tensors, then the values.
+OPW_EXPORT const char* opw_invoke_at(const char* words) {
+    struct Head {
+        const void* kernel;
+        std::int64_t count, threads;
+        std::uintptr_t fork;
+    } head;
+    std::memcpy(&head, words, sizeof head);
+    words += sizeof head;
     auto* const* tensors = reinterpret_cast<void* const*>(words);
-    if (fork != 0) {
-        const Borrowed team(reinterpret_cast<Fork>(fork), threads);
-        return enter(kernel, tensors, words + 8 * count, team);
+    const char* values = words + 8 * head.count;
+    if (head.fork != 0) {
+        const Borrowed team(reinterpret_cast<Fork>(head.fork), head.threads);
+        return enter(head.kernel, tensors, values, team);
     }
-    const opw::host::Grant grant(pool(), threads);
-    return enter(kernel, tensors, words + 8 * count, grant);
+    const opw::host::Grant grant(pool(), head.threads);
+    return enter(head.kernel, tensors, values, grant);
 }

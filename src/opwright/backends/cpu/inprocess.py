@@ -59,15 +59,15 @@ def bind_addresses(
 ) -> Callable[[Sequence[int | float]], Callable[..., None]]:
     """See ``Backend.bind_addresses``; raises what ``bind`` does."""
     runtime, handle = _loaded(artifact)
-    invoke = runtime.opw_invoke_at
+    invoke, kernel = runtime.opw_invoke_at, handle.value
 
     def prepare(values: Sequence[int | float]) -> Callable[..., None]:
         packed = struct.Struct(f"={''.join(map(word_format, values))}").pack(*values)
 
         def call(threads: int, fork: int, *addresses: int) -> None:
             count = len(addresses)
-            words = _ADDRESSES[count](*addresses) + packed
-            if thrown := invoke(handle, words, count, threads, fork):
+            words = _WORDS[count](kernel, count, threads, fork, *addresses) + packed
+            if thrown := invoke(words):
                 raise _thrown(artifact, thrown)
 
         return call
@@ -75,8 +75,9 @@ def bind_addresses(
     return prepare
 
 
-# Packs so many addresses. No operator has as many tensors.
-_ADDRESSES = [struct.Struct(f"={count}Q").pack for count in range(64)]
+# By number of tensors: packs what opw_invoke_at wants before the values. One argument for ctypes to
+# convert instead of five is 0.3 us less, of 1.
+_WORDS = [struct.Struct(f"=Qqq{1 + count}Q").pack for count in range(64)]
 
 
 def _thrown(artifact: Artifact, text: bytes) -> OpwrightError:
@@ -108,9 +109,12 @@ def _load(path: Path) -> ctypes.CDLL:
     runtime = ctypes.CDLL(str(path))
     runtime.opw_load.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
     runtime.opw_load.restype = ctypes.c_void_p
-    words = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
-    runtime.opw_invoke.argtypes = words
+    runtime.opw_invoke.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_int64,
+        ctypes.c_int64,
+    )
     runtime.opw_invoke.restype = ctypes.c_char_p
-    runtime.opw_invoke_at.argtypes = (*words, ctypes.c_size_t)
     runtime.opw_invoke_at.restype = ctypes.c_char_p
     return runtime
