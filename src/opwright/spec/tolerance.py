@@ -137,30 +137,56 @@ class _Arithmetic:
         return np.asarray(values.astype(self.numpy).astype(np.float64) == values)
 
 
+@dataclass(frozen=True)
+class _Chain:
+    """A sum of several numbers, which a kernel may add up in any order.
+
+    ``terms`` is how many there are, ``magnitude`` the sum of their absolute values, ``error`` that
+    of their own errors, and ``whole`` says that all of them are whole numbers without error.
+    """
+
+    terms: int
+    magnitude: Floats
+    error: Floats
+    whole: bool
+
+    def total(self, arithmetic: _Arithmetic) -> Floats:
+        """The error of the sum: none for whole numbers within the mantissa."""
+        error = self.error + max(self.terms - 1, 0) * (self.magnitude + arithmetic.smallest_normal)
+        if self.whole:
+            error = np.where(self.magnitude <= 1 / arithmetic.roundoff, 0.0, error)
+        return np.asarray(error)
+
+
 class Tracked(NDArrayOperatorsMixin):
     """Numbers in float64 with a bound of the error a kernel would have made.
 
     ``error`` is in roundoffs of the type that ``arithmetic`` describes. Infinities and NaN have no
     error: they are either there or missing, which is judged by itself. A comparison that rounding
     may decide either way is such a number too: 0 or 1, give or take 1.
+
+    ``value`` and ``error`` have one memory layout, so that a view of one is a view of both, and
+    what is changed in place is changed in every view. ``chain`` is set on the result of a sum.
     """
 
     __array_priority__ = 1000
 
-    def __init__(self, value: Any, error: Any, arithmetic: _Arithmetic) -> None:
+    def __init__(
+        self, value: Any, error: Any, arithmetic: _Arithmetic, chain: _Chain | None = None
+    ) -> None:
         self.value: Floats = np.asarray(value, dtype=np.float64)
-        error = np.broadcast_to(np.asarray(error, dtype=np.float64), self.value.shape)
-        if error.any():
+        self.error: Floats = np.zeros_like(self.value)
+        if np.any(error):
             error = np.where(np.isnan(error), np.inf, error)
-            error = np.where(np.isfinite(self.value), error, 0.0)
-        self.error: Floats = error
+            self.error[...] = np.where(np.isfinite(self.value), error, 0.0)
         self.arithmetic = arithmetic
-        self._has_views = False
+        self.chain = chain
+        self._viewed = False
 
     @classmethod
     def exact(cls, value: Any, arithmetic: _Arithmetic) -> Tracked:
-        """Numbers that a kernel has without error."""
-        return cls(value, 0.0, arithmetic)
+        """A copy of numbers that a kernel has without error."""
+        return cls(np.array(value, dtype=np.float64), 0.0, arithmetic)
 
     def _constant(self, value: Any) -> Tracked:
         """A constant of the formula: one roundoff where the type does not hold it exactly."""
@@ -209,7 +235,9 @@ class Tracked(NDArrayOperatorsMixin):
         return bool(self.value)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise _NotFollowedError("np.asarray, or an array made without its inputs")
+        raise _NotFollowedError(
+            "np.asarray, or an array made without its inputs (np.zeros_like has them)"
+        )
 
     def __getitem__(self, key: Any) -> Tracked:
         keys = key if isinstance(key, tuple) else (key,)
@@ -220,21 +248,19 @@ class Tracked(NDArrayOperatorsMixin):
         keys = key if isinstance(key, tuple) else (key,)
         keys = tuple(k.value != 0 if isinstance(k, Tracked) else k for k in keys)
         other = self._join(value)
-        numbers, error = self.value.copy(), self.error.copy()
-        numbers[keys], error[keys] = other.value, other.error
-        self._become(Tracked(numbers, error, self.arithmetic))
-
-    def _become(self, other: Tracked) -> None:
-        """Change in place. Views do not follow, so there must be none."""
-        if self._has_views:
-            raise _NotFollowedError("an array changed in place that has views")
-        if other.shape != self.shape:
-            raise ValueError(f"a result of shape {other.shape} put into {self.shape}")
-        self.value, self.error = other.value, other.error
+        self.value[keys], self.error[keys] = other.value, other.error
+        self.chain = None
 
     def _both(self, function: Callable[[Floats], Any]) -> Tracked:
-        result = Tracked(function(self.value), function(self.error), self.arithmetic)
-        self._has_views = result._has_views = True
+        return self._view(function(self.value), function(self.error))
+
+    def _view(self, value: Any, error: Any) -> Tracked:
+        """Numbers made of these by moving them; a change of the one may change the other."""
+        result = Tracked.__new__(Tracked)
+        result.value, result.error = np.asarray(value), np.asarray(error)
+        result.arithmetic = self.arithmetic
+        result.chain = self.chain = None
+        result._viewed = self._viewed = True
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -270,20 +296,24 @@ class Tracked(NDArrayOperatorsMixin):
 
     def flatten(self) -> Tracked:
         """The same numbers in one dimension."""
-        return Tracked(self.value.flatten(), self.error.flatten(), self.arithmetic)
+        return self._view(self.value.flatten(), self.error.flatten())
 
     def copy(self) -> Tracked:
         """The same numbers, to be changed in place without changing these."""
-        return Tracked(self.value, self.error, self.arithmetic)
+        return self._view(self.value.copy(), self.error.copy())
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None)
         if out is not None:
             target = out[0]
             if len(out) != 1 or not isinstance(target, Tracked):
-                raise _NotFollowedError(f"np.{ufunc.__name__} with out=")
-            result = getattr(ufunc, method)(*inputs, **kwargs)
-            target._become(target._join(result))
+                raise _NotFollowedError(
+                    f"np.{ufunc.__name__} into an array made without its inputs "
+                    "(np.zeros_like has them)"
+                )
+            result = target._join(getattr(ufunc, method)(*inputs, **kwargs))
+            target[...] = result
+            target.chain = None if target._viewed else result.chain
             return target
         if method == "reduce" and ufunc in _REDUCTIONS:
             kwargs.setdefault("axis", 0)
@@ -304,7 +334,17 @@ class Tracked(NDArrayOperatorsMixin):
         if rule is None:
             raise _NotFollowedError(f"np.{ufunc.__name__}")
         result = ufunc(*(x.value for x in operands))
-        return Tracked(result, rule(result, *operands), self.arithmetic)
+        chain = None
+        if ufunc in (np.add, np.subtract):
+            chain = _chain(operands)
+            # The order of two cannot be another, and their sum may well be exact.
+            error = rule(result, *operands) if chain.terms <= 2 else chain.total(self.arithmetic)
+        elif ufunc is np.matmul:
+            chain = _products(*operands)
+            error = chain.total(self.arithmetic)
+        else:
+            error = rule(result, *operands)
+        return Tracked(result, error, self.arithmetic, chain)
 
     def _compare(self, ufunc: np.ufunc, a: Tracked, b: Tracked) -> Any:
         """Plain booleans, unless a kernel's rounding may decide some of them the other way."""
@@ -337,7 +377,7 @@ class Tracked(NDArrayOperatorsMixin):
     def _structural(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         def pick(argument: Any, part: str) -> Any:
             if isinstance(argument, Tracked):
-                argument._has_views = True
+                argument.chain = None
                 return getattr(argument, part)
             if isinstance(argument, list | tuple) and any(isinstance(x, Tracked) for x in argument):
                 return [pick(self._join(x), part) for x in argument]
@@ -348,11 +388,6 @@ class Tracked(NDArrayOperatorsMixin):
         if isinstance(value, list | tuple):
             return [self._view(v, e) for v, e in zip(value, error, strict=True)]
         return self._view(value, error)
-
-    def _view(self, value: Floats, error: Floats) -> Tracked:
-        result = Tracked(value, error, self.arithmetic)
-        result._has_views = True
-        return result
 
 
 def _options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -388,6 +423,19 @@ def _rounding(r: Floats, *operands: Tracked) -> Floats:
     return np.where(fits, 0.0, arithmetic.rounding(r))
 
 
+def _chain(operands: Sequence[Tracked]) -> _Chain:
+    """The chain of a sum: the numbers added up, where these are sums themselves."""
+    terms, whole = 0, True
+    magnitude = error = np.zeros(())
+    for x in operands:
+        own = x.chain or _Chain(
+            int(bool(x.value.any() or x.error.any())), np.abs(x.value), x.error, _whole(x)
+        )
+        terms, whole = terms + own.terms, whole and own.whole
+        magnitude, error = magnitude + own.magnitude, error + own.error
+    return _Chain(terms, magnitude, error, whole)
+
+
 def _whole(x: Tracked) -> bool:
     return not x.error.any() and bool(np.all(x.value == np.rint(x.value)))
 
@@ -409,7 +457,9 @@ def _product(r: Floats, a: Tracked, b: Tracked) -> Floats:
 def _quotient(r: Floats, a: Tracked, b: Tracked) -> Floats:
     arithmetic = a.arithmetic
     divisor = np.maximum(np.abs(b.value) - b.reach, 0.0)
-    error = (a.error + np.abs(r) * b.error) / divisor + arithmetic.rounding(r)
+    # Kernels may well multiply by the reciprocal instead, and so round twice.
+    own = np.where((a.value == 1) & (a.error == 0), 1, 2) * arithmetic.rounding(r)
+    error = (a.error + np.abs(r) * b.error) / divisor + own
     # A divisor that overflows in the kernel's type, though not here, gives it 0.
     return np.where(np.abs(b.value) > arithmetic.largest, np.abs(r) / arithmetic.roundoff, error)
 
@@ -458,12 +508,19 @@ def _power(r: Floats, a: Tracked, b: Tracked) -> Floats:
     return carried + exponent + FUNCTION_ROUNDOFFS * a.arithmetic.rounding(r)
 
 
-def _matmul(r: Floats, a: Tracked, b: Tracked) -> Floats:
+def _products(a: Tracked, b: Tracked) -> _Chain:
+    """The chain of a matrix product: each term is a product, rounded once."""
     left, right = np.abs(a.value), np.abs(b.value)
-    error = _accumulated(a.value.shape[-1], left @ right, a, b)
+    magnitude = left @ right
+    whole = _whole(a) and _whole(b)
+    error = np.zeros(magnitude.shape)
+    if not whole:
+        error = magnitude + a.shape[-1] * a.arithmetic.smallest_normal
     if b.error.any():
         error = error + (left + a.reach) @ b.error
-    return error + a.error @ right if a.error.any() else error
+    if a.error.any():
+        error = error + a.error @ right
+    return _Chain(a.shape[-1], magnitude, error, whole)
 
 
 def _vecdot(r: Floats, a: Tracked, b: Tracked) -> Floats:
@@ -472,12 +529,18 @@ def _vecdot(r: Floats, a: Tracked, b: Tracked) -> Floats:
     return np.asarray(np.sum(terms, axis=-1) + _accumulated(a.shape[-1], magnitude, a, b))
 
 
-def _step(r: Floats, a: Tracked) -> Floats:
-    # Rounding to integers: exact, unless the argument's error may carry it over a step.
-    gap = np.minimum(np.abs(a.value - np.floor(a.value)), np.abs(np.ceil(a.value) - a.value))
-    gap = np.minimum(gap, np.abs(a.value - np.floor(a.value) - 0.5))
-    carried = (a.error > 0) & (gap <= a.reach)
-    return np.where(carried, a.error + 1 / a.arithmetic.roundoff, 0.0)
+def _step(at: float) -> Callable[[Floats, Tracked], Floats]:
+    """The rule of rounding to integers with the steps ``at`` this distance above them.
+
+    It is exact, unless the argument's error may carry it over a step.
+    """
+
+    def rule(r: Floats, a: Tracked) -> Floats:
+        gap = np.abs(a.value - at - np.rint(a.value - at))
+        carried = (a.error > 0) & (gap <= a.reach)
+        return np.where(carried, a.error + 1 / a.arithmetic.roundoff, 0.0)
+
+    return rule
 
 
 def _function(slope: Callable[[Floats], Floats]) -> Callable[..., Floats]:
@@ -518,7 +581,7 @@ _RULES: dict[str, Callable[..., Floats]] = {
     "minimum": _either,
     "fmax": _either,
     "fmin": _either,
-    "matmul": _matmul,
+    "matmul": lambda r, a, b: _products(a, b).total(a.arithmetic),
     "vecdot": _vecdot,
     "power": _power,
     "float_power": _power,
@@ -551,10 +614,10 @@ _RULES: dict[str, Callable[..., Floats]] = {
     "erf": _function(lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
     "erfc": _function(lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
     "expit": _function(lambda x: 1 / (4 * np.cosh(x / 2) ** 2)),
-    "floor": _step,
-    "ceil": _step,
-    "trunc": _step,
-    "rint": _step,
+    "floor": _step(0.0),
+    "ceil": _step(0.0),
+    "trunc": _step(0.0),
+    "rint": _step(0.5),
 }
 
 _COMPARISONS = frozenset("equal not_equal less less_equal greater greater_equal".split())
@@ -576,10 +639,11 @@ def _reduce_sum(
 ) -> Tracked:
     start = a._join(initial)
     extra: dict[str, Any] = {"axis": axis, "keepdims": keepdims, "where": where}
-    magnitude = np.sum(np.abs(a.value), **extra) + np.abs(start.value)
-    roundings = max(_count(a, axis) - (not start.value.any()), 0)
-    error = np.sum(a.error, **extra) + start.error + _accumulated(roundings, magnitude, a, start)
-    return Tracked(np.sum(a.value, **extra) + start.value, error, a.arithmetic)
+    leaves = _Chain(
+        _count(a, axis), np.sum(np.abs(a.value), **extra), np.sum(a.error, **extra), _whole(a)
+    )
+    sums = Tracked(np.sum(a.value, **extra), leaves.total(a.arithmetic), a.arithmetic, leaves)
+    return sums if not start.value.any() else sums + start
 
 
 def _reduce_extreme(function: Callable[..., Any]) -> Callable[..., Tracked]:
