@@ -14,9 +14,11 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "opwright/call.h"
 
@@ -53,16 +55,28 @@ inline std::int64_t thread_limit() {
 class Pool {
   public:
     // `on_start` runs first on every new thread. Pools are never destroyed: their threads would
-    // have to be joined while exit() may hold them anywhere.
+    // have to be joined while exit() may hold them anywhere. Only stop() ends the threads.
     explicit Pool(void (*on_start)()) : on_start_(on_start) {}
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
     std::int64_t limit() const { return limit_; }
 
+    // Ends the threads and waits for that: before the library with their code is unloaded. No call
+    // may come after it. A task cannot wait for its own thread, so from inside one it does nothing.
+    void stop() {
+        if (inside_task()) return;
+        stopping_.store(true);
+        job_.fetch_add(1);
+        futex_wake(job_, INT_MAX);
+        for (std::thread& thread : made_) thread.join();
+        made_.clear();
+    }
+
     // Every index in [0, tasks), on the caller and at most `helpers` other threads. A task that
     // calls in again, and a second caller at the same time, do their tasks themselves: the cores
-    // are taken anyway, and nobody waits for anybody.
+    // are taken anyway, and nobody waits for anybody. (inside_task() comes first: to try the lock
+    // that one holds already is undefined.)
     void run(std::int64_t helpers, std::int64_t tasks, Task task, void* argument) {
         helpers = std::min({helpers, tasks - 1, limit_ - 1});
         std::unique_lock<std::mutex> mine(one_caller_, std::defer_lock);
@@ -146,7 +160,7 @@ class Pool {
         return false;
     }
 
-    [[noreturn]] void serve() {
+    void serve() {
         if (on_start_) on_start_();
         inside_task() = true;
         std::uint32_t seen = 0;  // so that a thread made for a job looks for it at once
@@ -162,6 +176,7 @@ class Pool {
                 sleepers_.fetch_sub(1);
                 continue;
             }
+            if (stopping_.load()) return;
             seen = job;
             spin = 0;
             if (!join()) continue;
@@ -182,9 +197,11 @@ class Pool {
             for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&all, fault);
             pthread_sigmask(SIG_SETMASK, &all, &before);
             try {
-                for (; started_ < wanted; ++started_) std::thread([this] { serve(); }).detach();
+                for (; started_ < wanted; ++started_) made_.emplace_back([this] { serve(); });
             } catch (const std::system_error&) {
                 // Too many threads on this machine: the tasks still all run, on those there are.
+            } catch (const std::bad_alloc&) {
+                // The same for memory.
             }
             pthread_sigmask(SIG_SETMASK, &before, nullptr);
         }
@@ -195,6 +212,8 @@ class Pool {
     const std::int64_t limit_ = thread_limit();
     std::mutex one_caller_;
     std::int64_t started_ = 0;
+    std::vector<std::thread> made_;
+    std::atomic<bool> stopping_{false};
     Task task_ = nullptr;
     void* argument_ = nullptr;
     std::int64_t tasks_ = 0;
