@@ -128,9 +128,12 @@ class _Subject:
     def done_with(self) -> bool:
         return self.faults >= MAX_FAULTS or len(self.report.findings) >= MAX_FAILURES
 
-    def check(self, prepared: Prepared, watch: bool = False, number: int = 0) -> Checked:
-        threads = self.options.threads
-        return run_case(self.workers, self.artifact, self.kernel, prepared, threads, number, watch)
+    def check(
+        self, prepared: Prepared, watch: bool = False, number: int = 0, threads: int = 0
+    ) -> Checked:
+        """Run one case by ``threads`` threads, else those of the options, else in several ways."""
+        wanted = threads or self.options.threads
+        return run_case(self.workers, self.artifact, self.kernel, prepared, wanted, number, watch)
 
     def alone(self, case: Case, threads: int) -> Problem | None:
         """What is found when ``case`` is all that a worker ever runs."""
@@ -351,7 +354,7 @@ def _finding(subject: _Subject, case: Case, problem: Problem) -> Finding:
                 smallest, shown = case, problem
                 alone = _shows(subject, smallest, shown)
     kernel, options = subject.kernel, subject.options
-    threads = shown.threads if shown.threads > 1 else 0
+    threads = _several(shown)
     return Finding(
         kind=shown.kind,
         operator=subject.spec.name,
@@ -377,9 +380,14 @@ def _finding(subject: _Subject, case: Case, problem: Problem) -> Finding:
     )
 
 
+def _several(problem: Problem) -> int:
+    """The threads to ask for to see ``problem`` again; 0 where one is enough, as always tried."""
+    return problem.threads if problem.threads > 1 else 0
+
+
 def _shows(subject: _Subject, case: Case, problem: Problem) -> bool:
     """Whether the command for ``case`` finds the same kind of problem again."""
-    found = subject.alone(case, problem.threads if problem.threads > 1 else 0)
+    found = subject.alone(case, _several(problem))
     return found is not None and found.kind == problem.kind
 
 
@@ -391,7 +399,8 @@ def _shrunk(subject: _Subject, case: Case, problem: Problem) -> tuple[Case, Prob
 
     def fails(smaller: Case) -> bool:
         nonlocal shown
-        found = subject.check(prepare(subject.spec, smaller, with_witness=False)).problem
+        prepared = prepare(subject.spec, smaller, with_witness=False)
+        found = subject.check(prepared, threads=_several(problem)).problem
         if found is None or found.kind != problem.kind:
             return False
         shown = found
