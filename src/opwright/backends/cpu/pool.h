@@ -63,14 +63,15 @@ class Pool {
     std::int64_t limit() const { return limit_; }
 
     // Ends the threads and waits for that: before the library with their code is unloaded. No call
-    // may come after it. A task cannot wait for its own thread, so from inside one it does nothing.
-    void stop() {
-        if (inside_task()) return;
+    // may come after it. False from inside a task, which cannot wait for its own thread.
+    bool stop() {
+        if (inside_task()) return false;
         stopping_.store(true);
         job_.fetch_add(1);
         futex_wake(job_, INT_MAX);
         for (std::thread& thread : made_) thread.join();
         made_.clear();
+        return true;
     }
 
     // Every index in [0, tasks), on the caller and at most `helpers` other threads. A task that
