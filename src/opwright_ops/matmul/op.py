@@ -52,6 +52,18 @@ matmul.kernels(
 )
 
 
+@matmul.gradient("a")
+def gradient_of_a(grad: Array, a: Array, b: Array) -> Any:
+    """The product of ``grad`` and the transpose of ``b``, by the same kernels."""
+    return matmul(grad, b.T)
+
+
+@matmul.gradient("b")
+def gradient_of_b(grad: Array, a: Array, b: Array) -> Any:
+    """The product of the transpose of ``a`` and ``grad``, by the same kernels."""
+    return matmul(a.T, grad)
+
+
 @matmul.known_wrong("last term of k left out")
 def last_term_missing(a: Array, b: Array) -> Array:
     """A loop over k that ends one early."""

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from opwright import Kernel, T, Tensor, Tolerance, operator
+from opwright_ops.threshold_activation_grad.op import threshold_activation_grad
 
 
 def torch_witness(x: Any, threshold: float, alpha: float, beta: float) -> Any:
@@ -73,6 +74,11 @@ threshold_activation.kernels(
         tune={"GRAIN": [16384, 4096, 65536], "STREAM_MIB": [64, 32, 0]},
     ),
 )
+
+
+@threshold_activation.gradient("x")
+def _gradient(grad: Any, x: Any, threshold: float, alpha: float, beta: float) -> Any:
+    return threshold_activation_grad(grad, x, threshold, alpha)
 
 
 @threshold_activation.known_wrong("the threshold itself is above it")
