@@ -180,6 +180,13 @@ def footnote(table: Table) -> str:
             f"{table.witness}: {duration(table.witness_summary.median)}; the same kernel against "
             f"itself differs by {100 * table.noise:.1f}% here (noise)"
         )
+    starts = [
+        f"{r.kernel.name} {r.report.artifact.seconds:.1f} s, {duration(r.samples.first)}"
+        for r in table.rows
+        if r.report.artifact and r.samples
+    ]
+    if starts:
+        lines.append(f"build, first call: {'; '.join(starts)}")
     lines += [f"{r.kernel.name}: {r.verdict}: {r.reason}" for r in table.rows if r.reason]
     lines += [
         f"{r.kernel.name}: {r.judgement.warning}"
