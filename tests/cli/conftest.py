@@ -6,18 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from opwright.backends.base import Ceiling
-from opwright.backends.registry import backend_named
-from opwright.bench.ceilings import Ceilings, save
+from cli.tool import keep_ceilings
 from opwright.toolchain.paths import home
-
-
-def keep_ceilings() -> None:
-    """Ceilings that no kernel reaches, so that no test has to measure them: that takes a minute."""
-    machine = backend_named("cpu").probe().fingerprint
-    fast = [Ceiling(name, 1e6, "GB/s", 1) for name in ("read", "copy")]
-    fast += [Ceiling(f"fma {dtype}", 1e6, "GFLOP/s", 1) for dtype in ("f32", "f64")]
-    save(Ceilings(machine, tuple(fast), "2026-01-01T00:00:00+00:00"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -55,6 +55,7 @@ def command(
     for target in [of_backend(find(text), backend) for text in targets]:
         setups = setups_of(target.spec, dtype, shape, attr, common.thread_counts(threads), caches)
         params = params_of(target, param)
+        recorder = Recorder(target, params)
         check_fit(target.spec, target.kernels, setups)  # before the ceilings, which take a while
         with common.progress_bar() as progress:
             ceilings = ceilings_for(target.kernels, progress)
@@ -67,8 +68,9 @@ def command(
                 params=params,
                 budget=budget,
                 progress=progress,
+                done=recorder,
             )
-        report(output, target, tables, params)
+        report(output, target, tables, recorder.run)
 
 
 def setups_of(
@@ -122,10 +124,10 @@ def report(
     output: common.Output,
     target: Target,
     tables: Sequence[Table],
-    params: Mapping[str, int],
+    run: int,
     verified: Report | None = None,
 ) -> None:
-    """Print and record ``tables``; sets the exit code to 1 where something was found.
+    """Print ``tables``, recorded as ``run``; sets the exit code to 1 where something was found.
 
     With ``verified`` the tables show what held in the case matrix and its findings are reported
     too.
@@ -140,7 +142,6 @@ def report(
         raise MachineError(
             f"nothing of {target.reference} can run on this machine: {'; '.join(reasons)}"
         )
-    run = record(target, tables, params)
     for table in tables:
         output.say(heading(target, table))
         output.say(ladder(table, verified.kernels if verified else ()))
@@ -196,21 +197,32 @@ def footnote(table: Table) -> str:
     return "\n".join(lines)
 
 
-def record(target: Target, tables: Sequence[Table], params: Mapping[str, int]) -> int:
-    """Write ``tables`` to the history as one run and return its number."""
-    from opwright.backends.registry import backend_named
+class Recorder:
+    """Writes each table to the history as soon as it is measured, all of them as one run.
 
-    spec = target.spec
-    probe = backend_named("cpu").probe()
-    with common.history() as history:
-        run = history.start_run(
-            common.command_line(), probe.fingerprint, {"device": probe.device, **probe.details}
-        )
-        for table in tables:
+    ``run`` is the run's number, 0 while there is nothing to record.
+    """
+
+    def __init__(self, target: Target, params: Mapping[str, int]) -> None:
+        self.run = 0
+        self._target = target
+        self._params = params
+
+    def __call__(self, table: Table) -> None:
+        """Record one table."""
+        from opwright.backends.registry import backend_named
+
+        spec = self._target.spec
+        if all(row.verdict == "not-run" for row in table.rows):
+            return
+        with common.history() as history:
+            if not self.run:
+                probe = backend_named("cpu").probe()
+                facts = {"device": probe.device, **probe.details}
+                self.run = history.start_run(common.command_line(), probe.fingerprint, facts)
             for row in table.rows:
                 source = _kept(history, row)
-                history.add_result(run, _result(spec, table, row, source, params))
-    return run
+                history.add_result(self.run, _result(spec, table, row, source, self._params))
 
 
 def _kept(history: History, row: Row) -> str:
