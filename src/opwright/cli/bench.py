@@ -15,7 +15,7 @@ from opwright.cli import common
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
 from opwright.spec.dtypes import DType
-from opwright.spec.errors import MachineError
+from opwright.spec.errors import MachineError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.verify.engine import Report
@@ -25,6 +25,7 @@ from opwright.verify.engine import Report
 @click.argument("targets", nargs=-1, required=True, metavar="OPERATOR[/KERNEL]...")
 @click.option("--dtype", help="Element type (default: the operator's first).")
 @click.option("--shape", multiple=True, help="Sizes, as m=127,n=8191,k=63; may be repeated.")
+@click.option("--shapes-from", metavar="AUDIT", help="Shapes of a file of 'opwright audit --save'.")
 @click.option("--attr", multiple=True, help="Attribute NAME=VALUE.")
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
 @click.option("--threads", default="1", help="Numbers of threads, as 1,2.")
@@ -36,6 +37,7 @@ def command(
     targets: Sequence[str],
     dtype: str | None,
     shape: Sequence[str],
+    shapes_from: str | None,
     attr: Sequence[str],
     param: Sequence[str],
     threads: str,
@@ -51,9 +53,23 @@ def command(
     from opwright.bench.measure import check_fit, measure
     from opwright.cli.verify import of_backend, params_of
 
+    if shape and shapes_from is not None:
+        raise UsageError("--shape and --shapes-from both choose the shapes: give one")
     caches = common.several(cache, "--cache", ("cold", "warm"))
     for target in [of_backend(find(text), backend) for text in targets]:
-        setups = setups_of(target.spec, dtype, shape, attr, common.thread_counts(threads), caches)
+        counts = common.thread_counts(threads)
+        calls: dict[str, int] = {}
+        if shapes_from is None:
+            setups = setups_of(target.spec, dtype, shape, attr, counts, caches)
+        else:
+            chosen = common.dtypes_of(target.spec, dtype) or target.spec.signature.choices()
+            used = common.used_shapes(target.spec, shapes_from, chosen)
+            setups = []
+            for one in used:
+                given = short_dtypes(one.dtypes) or None
+                own = setups_of(target.spec, given, [one.shape], attr, counts, caches)
+                setups += own
+                calls |= dict.fromkeys([str(s.case) for s in own], one.calls)
         params = params_of(target, param)
         recorder = Recorder(target, params)
         check_fit(target.spec, target.kernels, setups)  # before the ceilings, which take a while
@@ -71,6 +87,34 @@ def command(
                 done=recorder,
             )
         report(output, target, tables, recorder.run)
+        if calls:
+            output.say(weighted(tables, calls))
+
+
+def weighted(tables: Sequence[Table], calls: Mapping[str, int]) -> str:
+    """The time of all calls of a model together, by kernel, beside the witness's."""
+    from opwright.cli.tables import duration
+
+    timed: dict[tuple[int, str], list[dict[str, float]]] = {}
+    for table in tables:
+        count = calls[str(table.setup.case)]
+        times = {r.kernel.name: r.summary.median for r in table.rows if r.summary is not None}
+        if table.witness_summary is not None:
+            times[table.witness] = table.witness_summary.median
+        setup = (table.setup.threads, table.setup.cache)
+        timed.setdefault(setup, []).append({name: count * t for name, t in times.items()})
+    # A kernel without a time at some shape has no time for all the calls.
+    totals = {
+        setup: {
+            name: sum(t[name] for t in every) for name in every[0] if all(name in t for t in every)
+        }
+        for setup, every in timed.items()
+    }
+    return "\n".join(
+        f"all calls together, {threads} thread{'' if threads == 1 else 's'}, {cache} cache: "
+        + ", ".join(f"{name} {duration(time)}" for name, time in total.items())
+        for (threads, cache), total in totals.items()
+    )
 
 
 def setups_of(
