@@ -124,3 +124,20 @@ def test_a_name_that_torch_has_not() -> None:
     spec = spec_with("torch.no.such")
     with pytest.raises(UsageError, match=r"test_witness\.py:\d+: torch='torch.no.such' cannot be"):
         witness(spec, [X], {"scale": 2.0}, F32)
+
+
+def test_a_formula_that_changes_its_inputs_leaves_them_to_the_kernels() -> None:
+    @OperatorSpec.declare(dtypes={"T": ["f32"]})
+    def careless(x: Tensor[T, "m n"]) -> Tensor[T, "m n"]:
+        x *= 2
+        return x
+
+    given = X.copy()
+    found = witness(careless, [given], {}, F32)
+    for _ in range(3):
+        found.run()
+    assert np.array_equal(given, X)
+    assert np.array_equal(found.result(), 2 * X)
+    prepared = prepare(careless, selected_case(careless, {"T": F32}, "m=3,n=2"))
+    ((_, kernels),) = prepared.inputs
+    assert np.array_equal(prepared.expected.reference, 2 * kernels.astype(np.float64))
