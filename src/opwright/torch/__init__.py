@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from opwright.torch.auditing import Audit, audit
 from opwright.torch.models import load_model
-from opwright.torch.plugins import Plugin, plugins
 from opwright.torch.registration import register
+from opwright.torch.vendors import Plugin, plugins
 
 __all__ = ["Audit", "Plugin", "audit", "load_model", "plugins", "register"]

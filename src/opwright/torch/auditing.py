@@ -167,13 +167,16 @@ class Audit(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._synchronize[device] = getattr(module, "synchronize", None)
         wait = self._synchronize[device]
         copies = func.name() in _COPIES or len({t.device.type for t in operands}) > 1
+        # Numbers beside tensors without dimensions decide on the type of the result; leave them be.
         plain = all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in operands)
+        plain = plain and all(t.ndim > 0 for t in operands)
         inside = _Inside()
         started = time.perf_counter_ns()
         # Straight to the device's own kernel, so that the mode sees what that calls and not this
         # call again.
         keys = _device_keys(operands) if operands and plain and not copies else None
         if keys is not None and not is_view(func):
+            args = _numbers_as_tensors(func, operands, args)
             with inside:
                 out = func.redispatch(keys, *args, **kwargs)
         else:
@@ -344,6 +347,22 @@ def audit(device: str | None = None, *, trace: bool = False) -> Audit:
     backward passes included. Work on an accelerator is waited for call by call.
     """
     return Audit(device, trace)
+
+
+def _numbers_as_tensors(
+    func: Any, operands: Sequence[torch.Tensor], args: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """The arguments with numbers in place of tensors (``x + 1``) as tensors of no dimension.
+
+    A call takes them as they are; a call of one device's kernel does not. Beside tensors of some
+    dimension they leave the type of the result alone, as a number does.
+    """
+    dtype = next((t.dtype for t in operands if t.is_floating_point()), torch.get_default_dtype())
+    converted = list(args)
+    for index, (argument, value) in enumerate(zip(func._schema.arguments, args, strict=False)):
+        if str(argument.type) == "Tensor" and isinstance(value, int | float):
+            converted[index] = torch.tensor(value, dtype=dtype if type(value) is float else None)
+    return tuple(converted)
 
 
 def _device_keys(operands: Sequence[torch.Tensor]) -> DispatchKeySet | None:
