@@ -68,7 +68,7 @@ class Copy:
 class _Seen:
     row: Row
     dtype: torch.dtype
-    on_host: bool
+    computes: bool
 
 
 class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -212,7 +212,7 @@ class Audit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for seen in self._seen.values():
             row = seen.row
             row.share = row.seconds / self.seconds if self.seconds else 0.0
-            if row.device == "cpu" != self.device and not row.reason and seen.on_host:
+            if row.device == "cpu" != self.device and not row.reason and seen.computes:
                 row.reason = f"its tensors are on the host, not on {self.device}"
             if row.ran == "cpu":
                 row.least_seconds = least_seconds(
@@ -408,8 +408,9 @@ def _first(
         bytes=moved,
     )
     dtype = next((t.dtype for t in described if t.is_floating_point()), torch.float32)
-    # Single numbers live on the host whatever the device.
-    return _Seen(row, dtype, any(t.numel() > 1 for t in described))
+    # Single numbers live on the host whatever the device; what is made there is seen when copied.
+    computes = row.operator not in _COPIES and any(t.numel() > 1 for t in operands)
+    return _Seen(row, dtype, computes)
 
 
 def _shapes(row: Row) -> str:
