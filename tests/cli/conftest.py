@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.tool import keep_ceilings
-from opwright.toolchain.paths import home
+from cli.tool import empty_history, keep_ceilings
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -17,12 +16,4 @@ def ceilings(opwright_home: None) -> None:
 
 @pytest.fixture
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home whose history is empty; what was built is shared."""
-    shared = home() / "cache"
-    shared.mkdir(parents=True, exist_ok=True)
-    folder = tmp_path / "home"
-    folder.mkdir()
-    (folder / "cache").symlink_to(shared)
-    monkeypatch.setenv("OPWRIGHT_HOME", str(folder))
-    keep_ceilings()
-    return folder
+    return empty_history(tmp_path / "home", monkeypatch)
