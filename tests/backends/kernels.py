@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from opwright import T, Tensor
@@ -13,6 +14,7 @@ from opwright.backends.cpu import CpuBackend
 from opwright.spec.dtypes import dtype_named
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
+from opwright.toolchain.compilers import pick_compiler
 
 F32 = dtype_named("f32")
 
@@ -70,3 +72,9 @@ def run(
     values: Sequence[int | float] = (n, mode)
     device.launch(artifact, buffers, values, **options)
     return device.synchronize()
+
+
+def skip_with_zig(reason: str) -> None:
+    """Skip where kernels are compiled with the zig wheel, which links a C++ library into each."""
+    if pick_compiler().kind == "zig":
+        pytest.skip(f"with zig: {reason}")

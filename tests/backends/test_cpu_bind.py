@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels import F32, HEAD, PARALLEL, add, build, kernel, operands
+from kernels import F32, HEAD, PARALLEL, add, build, kernel, operands, skip_with_zig
 
 from opwright.backends.base import Artifact
 from opwright.backends.cpu import CpuBackend
@@ -99,13 +99,14 @@ def test_every_task_runs_exactly_once(pool: Artifact, mode: int, threads: int) -
 def test_exceptions_become_python_ones_and_the_pool_goes_on(
     pool: Artifact, parallel: Artifact
 ) -> None:
+    skip_with_zig("an exception's message stays in its own library")
     call = CpuBackend().bind(pool)
     a, b = operands(1000)
     out = np.zeros(1000, np.float32)
     for threads in (1, 2, 8):
-        with pytest.raises(OpwrightError, match="cpu_pool threw: task 5"):
+        with pytest.raises(OpwrightError, match="cpu_pool threw std::runtime_error: task 5"):
             call([a, b], out, (1000, 3), threads)
-        with pytest.raises(OpwrightError, match=r"no std::exception"):
+        with pytest.raises(OpwrightError, match="cpu_pool threw int"):
             call([a, b], out, (1000, 4), threads)
         CpuBackend().bind(parallel)([a, b], out, (1000, 0), threads)
         np.testing.assert_array_equal(out, a + b)
@@ -181,6 +182,7 @@ def test_the_callers_arithmetic_stays_as_it_was(folder: Path) -> None:
 
 
 def test_openmps_threads_are_the_callers_own_setting(folder: Path) -> None:
+    skip_with_zig("it has no OpenMP")
     text = (
         "#include <omp.h>\n"
         + HEAD

@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ from kernels import F32, HEAD, RIGHT, add, build, kernel
 
 from opwright import T, Tensor
 from opwright.backends.cpu import CpuBackend
+from opwright.backends.cpu.process import FOLDER
 from opwright.spec.dtypes import dtype_named
 from opwright.spec.errors import BuildError
 from opwright.spec.operator import OperatorSpec
+from opwright.toolchain.build import build as compile_source
+from opwright.toolchain.compilers import pick_compiler
 
 EXPECTED = 'extern "C" void add(const T* a, const T* b, T* out, int64_t n, int64_t mode);'
 
@@ -118,3 +122,15 @@ def test_a_kernel_named_like_a_function_of_the_process_is_the_one_called(tmp_pat
     out = np.zeros(10, np.float32)
     CpuBackend().bind(artifact)([x], out, (10,), 1)
     np.testing.assert_array_equal(out, x)
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"), [("runner.cpp", "executable"), ("inprocess.cpp", "shared")]
+)
+def test_our_own_sources_compile_without_a_warning(
+    source: str, kind: Literal["executable", "shared"]
+) -> None:
+    built = compile_source(
+        pick_compiler(), source=FOLDER / source, flags=("-pthread",), link=("-ldl",), kind=kind
+    )
+    assert built.warnings == ""

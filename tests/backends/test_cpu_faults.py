@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from kernels import HEAD, RIGHT, build, operands, run, upload
+from kernels import HEAD, RIGHT, build, operands, run, skip_with_zig, upload
 
 from opwright.backends.base import Artifact, Device, Placement
 from opwright.backends.cpu import CpuBackend
@@ -53,6 +53,7 @@ __attribute__((noinline)) int deep(int levels) {
 template <int Size> __attribute__((noinline)) void wide() {
     volatile char frame[Size];
     frame[Size / 2] = 1;
+    asm volatile("" ::"r"(frame) : "memory");
 }
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 const void* unaligned(float* p) {
@@ -245,8 +246,8 @@ CRASHES = [
     (17, "crash", "SIGILL"),
     (18, "crash", "misaligned address"),
     (20, "abort", r"abort\(\) was called"),
-    (21, "exception", "it threw std::runtime_error: no such tile"),
-    (22, "exception", "it threw int"),
+    (21, "exception", "it threw std::runtime_error: no such tile$"),
+    (22, "exception", "it threw int$"),
     (24, "exception", "std::runtime_error: past noexcept .*terminate"),
     (25, "exception", "std::logic_error: in its own thread .*terminate"),
     (26, "exception", "std::runtime_error: in the pool"),
@@ -271,6 +272,8 @@ CRASHES = [
 def test_ends_of_the_process(
     device: Device, bad: Artifact, mode: int, kind: str, message: str
 ) -> None:
+    if mode in (21, 24, 25, 26, 58):
+        skip_with_zig("exceptions and the end of a thread are its own library's affair")
     found = look(device, bad, mode, threads=2)
     assert found is not None
     assert found.kind == kind, found

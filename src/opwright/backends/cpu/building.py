@@ -23,7 +23,11 @@ _NOT_FINITE = re.compile(
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # How g++ and clang++ say that the source declares the function otherwise than the prelude did.
-_CONFLICT = r"(?:conflicting|ambiguating|differ only in their return type)[^\n]*\b{name}\b"
+# Where only the result differs, clang++ names the function in the line of source below.
+_CONFLICT = (
+    r"(?:conflicting|ambiguating)[^\n]*\b{name}\b"
+    r"|differ only in their return type[^\n]*\n[^\n]*\b{name}\b"
+)
 
 
 def build_kernel(

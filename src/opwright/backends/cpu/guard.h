@@ -1,7 +1,6 @@
 // Turns a fault into a reply: signal handlers on their own stacks, and words for C++ exceptions.
 #pragma once
 
-#include <cxxabi.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -14,11 +13,10 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <string>
-#include <typeinfo>
 
+#include "exceptions.h"
 #include "protocol.h"
 
 namespace runner {
@@ -103,28 +101,10 @@ inline void arm_thread() {
     }
 }
 
-// The name of the exception in flight and its what(); call inside a catch.
-inline std::string describe_exception() {
-    std::string name = "an exception";
-    if (const std::type_info* type = abi::__cxa_current_exception_type()) {
-        int status = 0;
-        char* readable = abi::__cxa_demangle(type->name(), nullptr, nullptr, &status);
-        name = readable ? readable : type->name();
-        std::free(readable);
-    }
-    try {
-        throw;
-    } catch (const std::exception& error) {
-        return name + ": " + error.what();
-    } catch (...) {
-        return name;
-    }
-}
-
 // An exception that cannot leave a thread of the kernel's own, a noexcept function, or a destructor.
 [[noreturn]] inline void on_terminate() {
     if (std::current_exception()) {
-        reply_text(Kind::thrown, describe_exception() + " (std::terminate was called)");
+        reply_text(Kind::thrown, opw::host::describe_exception() + " (std::terminate was called)");
         _exit(1);
     }
     std::abort();

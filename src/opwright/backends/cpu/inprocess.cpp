@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "exceptions.h"
 #include "opwright/call.h"
 #include "pool.h"
 
@@ -70,7 +71,7 @@ class Borrowed : public opw::Threads {
         void* argument;
         std::atomic<std::int64_t> next{0};
         std::atomic<bool> failed{false};
-        std::exception_ptr error;
+        std::exception_ptr error = nullptr;
     };
 
     // The team may have fewer threads than asked for (OMP_THREAD_LIMIT, or a call from within a
@@ -119,10 +120,8 @@ const char* enter(const void* kernel, void* const* tensors, const char* values,
     const char* thrown = nullptr;
     try {
         loaded->entry(&call);
-    } catch (const std::exception& error) {
-        thrown = keep(error.what());
     } catch (...) {
-        thrown = "an exception that is no std::exception";
+        thrown = keep(opw::host::describe_exception());
     }
     if (openmp) loaded->omp_set_num_threads(before);
     return thrown;

@@ -29,8 +29,8 @@ def bind(
     """See ``Backend.bind``.
 
     Raises ``MachineError`` where the artifact cannot be loaded, or uses AMX and the kernel of the
-    operating system refuses it; the function raises
-    ``OpwrightError`` with the message of a C++ exception that the kernel throws.
+    operating system refuses it; the function raises ``OpwrightError`` with the type and message of
+    a C++ exception that the kernel throws.
     """
     runtime, handle = _loaded(artifact)
     invoke = runtime.opw_invoke
@@ -81,7 +81,7 @@ _WORDS = [struct.Struct(f"=Qqq{1 + count}Q").pack for count in range(64)]
 
 
 def _thrown(artifact: Artifact, text: bytes) -> OpwrightError:
-    return OpwrightError(f"{artifact.kernel} threw: {text.decode(errors='replace')}")
+    return OpwrightError(f"{artifact.kernel} threw {text.decode(errors='replace')}")
 
 
 def _loaded(artifact: Artifact) -> tuple[ctypes.CDLL, ctypes.c_void_p]:

@@ -126,14 +126,14 @@ class Worker {
             body(call);
             returned = true;
         } catch (...) {
-            thrown = describe_exception();
+            thrown = opw::host::describe_exception();
         }
         if (getpid() != self_) _exit(0);  // the kernel forked; one of us answers
-        line.stage = Stage::idle;
         if (!returned) {
             std::fflush(nullptr);
             reply_text(Kind::thrown, thrown);
         }
+        line.stage = Stage::idle;
         return returned;
     }
 
