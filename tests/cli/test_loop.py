@@ -111,6 +111,9 @@ def test_unknown_runs_and_versions_get_what_there_is(folder: Path) -> None:
     ran = opwright("compare", "1", "7")
     assert ran.code == 2
     assert "no run named '7'; there are: 1" in ran.err
+    huge = "9" * 30  # beyond what the history's file can hold
+    assert f"no run named '{huge}'" in opwright("compare", "1", huge).err
+    assert f"no run named '{huge}'" in opwright("restore", f"{folder}/cpu_v1@{huge}").err
     ran = opwright("restore", f"{folder}/cpu_v1@7")
     assert ran.code == 2
     assert "no run named '7'" in ran.err

@@ -177,6 +177,33 @@ def test_a1_an_edge_tile_that_is_not_written_is_found(tmp_path: Path) -> None:
     assert "elements were never written" in finding.message
 
 
+def test_a_wrong_byte_that_is_the_poison_by_chance_was_written(tmp_path: Path) -> None:
+    """-1 in i8 is what outputs hold before; a kernel that wraps to it has written it."""
+    (tmp_path / "op.py").write_text(
+        """
+from opwright import Kernel, T, Tensor, operator
+
+@operator(dtypes={"T": ["i8"]}, overflow="saturate")
+def double_of(x: Tensor[T, "n"]) -> Tensor[T, "n"]:
+    return 2 * x.astype(int) + 1
+
+double_of.kernels(Kernel("cpu_wraps.cpp"), Kernel("cpu_skips.cpp"))
+"""
+    )
+    loop = 'extern "C" void double_of(const T* x, T* out, int64_t n) {{ {} }}'
+    wraps = loop.format("for (int64_t i = 0; i < n; ++i) out[i] = T(2 * x[i] + 1);")
+    skips = loop.format("for (int64_t i = 1; i < n; ++i) out[i] = T(2 * x[i] + 1);")
+    (tmp_path / "cpu_wraps.cpp").write_text(wraps)
+    (tmp_path / "cpu_skips.cpp").write_text(skips)
+    target = find(str(tmp_path))
+    # 2 * 127 + 1 is 255, which is -1 in 8 bits.
+    report = checked(target, one(target, "n=200", "extremes", "i8"))
+    assert [f.kind for f in verdict_of(report, "cpu_wraps").findings] == ["wrong-values"]
+    report = checked(target, one(target, "n=5", "ones", "i8"))
+    assert [f.kind for f in verdict_of(report, "cpu_skips").findings] == ["unwritten"]
+    assert verdict_of(report, "cpu_wraps").verdict == "held"
+
+
 PRODUCTS = {
     "a1 17x17 ones": ("m=17,n=17,k=17", "f32"),
     "a1 257x192 by a vector": ("m=257,n=1,k=192", "f32"),

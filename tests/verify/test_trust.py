@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from opwright import T, Tensor, Tolerance
+from opwright import T, Tensor, Tolerance, U
 from opwright.report.findings import Finding
 from opwright.spec.cases import matrix
 from opwright.spec.operator import OperatorSpec
@@ -33,6 +33,27 @@ def names(spec: OperatorSpec) -> set[str]:
 def test_the_derived_tolerance_rejects_every_cheat() -> None:
     for dtype in ("f32", "f64", "bf16", "f16", "i32"):
         assert names(spec_with(None, dtype)) == set()
+
+
+def test_results_at_the_edge_of_their_type_are_no_cheats() -> None:
+    """What is stored as 127 whether it is one more or not is not taken for wrong."""
+    for overflow in ("saturate", "wrap", "undefined"):
+
+        @OperatorSpec.declare(dtypes={"T": ["u8"], "U": ["i8"]}, overflow=overflow)
+        def summed(x: Tensor[T, "..."], y: Tensor[T, "..."]) -> Tensor[U, "..."]:
+            return x + y
+
+        dtypes = summed.signature.choices()[0]
+        assert untrusted(summed, dtypes, list(matrix(summed, dtypes, ())), "./summed") == []
+
+
+def test_a_result_that_is_always_zero_has_no_zeros_to_reject() -> None:
+    @OperatorSpec.declare(dtypes={"T": ["f32"]})
+    def nothing(x: Tensor[T, "..."]) -> Tensor[T, "..."]:
+        return 0 * x
+
+    dtypes = nothing.signature.choices()[0]
+    assert untrusted(nothing, dtypes, list(matrix(nothing, dtypes, ())), "./nothing") == []
 
 
 def test_a_loose_one_lets_cheats_pass_and_is_found() -> None:

@@ -209,10 +209,10 @@ def report(
 def heading(target: Target, table: Table) -> str:
     """What a table is about."""
     setup = table.setup
-    sizes = " ".join(f"{d}={n}" for d, n in setup.case.dims.items())
-    dtype = f" {short_dtypes(setup.dtypes)}" if setup.dtypes else ""
+    words = [target.spec.name, short_dtypes(setup.dtypes)]
+    words += [f"{d}={n}" for d, n in setup.case.dims.items()]
     plural = "" if setup.threads == 1 else "s"
-    return f"{target.spec.name}{dtype} {sizes}, {setup.threads} thread{plural}, {setup.cache} cache"
+    return f"{' '.join(filter(None, words))}, {setup.threads} thread{plural}, {setup.cache} cache"
 
 
 def footnote(table: Table) -> str:

@@ -12,7 +12,7 @@ from opwright.cli import common
 
 @common.command
 @click.argument("target", required=False, metavar="[OPERATOR[/KERNEL]]")
-@click.option("--limit", type=click.IntRange(1), default=20, help="The newest so many runs.")
+@click.option("--limit", type=click.IntRange(1, 10**6), default=20, help="The newest so many runs.")
 def command(output: common.Output, target: str | None, limit: int) -> None:
     """Earlier runs and their results."""
     from opwright.cli.tables import results, runs

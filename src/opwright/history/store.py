@@ -28,6 +28,8 @@ _INSERT_RESULT = (
     f"INSERT INTO results ({', '.join(_RESULT)}) VALUES ({', '.join('?' * len(_RESULT))})"
 )
 
+_LARGEST = 2**63 - 1  # that SQLite holds; no run gets there
+
 # Names offered after an unknown one.
 _OFFERED = 20
 
@@ -163,7 +165,7 @@ class History:
             row = db.execute(
                 "SELECT runs.*, machines.facts FROM runs "
                 "JOIN machines ON machines.fingerprint = runs.machine WHERE runs.id = ?",
-                (run,),
+                (min(run, _LARGEST),),
             ).fetchone()
             if row is None:
                 known = db.execute("SELECT id FROM runs ORDER BY id DESC LIMIT ?", (_OFFERED,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opwright.backends.base import Artifact, Buffers, Device, Placement
 from opwright.spec.kernel import Kernel
@@ -116,7 +117,17 @@ def run_case(
             assert outcome.output is not None
             verdict = judge(outcome.output, prepared.expected, prepared.output)
             if verdict.kind:
-                return Checked(_wrong(verdict, outcome.output, launch), verdict, outcome.output)
+                untouched = _holds(outcome.output, launch.poison) & verdict.wrong.reshape(-1)
+                if untouched.any():
+                    # A byte may be the right kind of wrong by chance, over two poisons hardly.
+                    other = POISON[launch.poison == POISON[0]]
+                    launch.device.launch(
+                        artifact, uploaded[key], prepared.values, launch.threads, other
+                    )
+                    again = launch.device.synchronize().output
+                    untouched &= again is not None and _holds(again, other)
+                problem = _wrong(verdict, untouched, outcome.output.shape, launch.threads)
+                return Checked(problem, verdict, outcome.output)
             first = first or (verdict, outcome.output)
             if launch.device is workers.device and launch.placement == "end":
                 repeated.append(outcome.output)
@@ -138,15 +149,21 @@ def _not_repeatable(threads: int) -> Problem:
     )
 
 
-def _wrong(verdict: Verdict, output: Array, launch: _Launch) -> Problem:
+def _holds(output: Array, poison: int) -> NDArray[np.bool_]:
+    """Which elements, in one row, consist of bytes of ``poison``."""
     raw = np.frombuffer(output.tobytes(), dtype=np.uint8).reshape(output.size, -1)
-    untouched = (raw == launch.poison).all(axis=1) & verdict.wrong.reshape(-1)
+    return np.asarray((raw == poison).all(axis=1))
+
+
+def _wrong(
+    verdict: Verdict, untouched: NDArray[np.bool_], shape: tuple[int, ...], threads: int
+) -> Problem:
     if not untouched.any():
-        return Problem(verdict.kind, verdict.message, launch.threads)
-    first = np.unravel_index(int(np.argmax(untouched)), output.shape or (1,))
+        return Problem(verdict.kind, verdict.message, threads)
+    first = np.unravel_index(int(np.argmax(untouched)), shape or (1,))
     return Problem(
         "unwritten",
         f"{int(untouched.sum())} of {untouched.size} elements were never written, the first at "
         f"[{', '.join(str(int(i)) for i in first)}]: they still hold what was in the output before",
-        launch.threads,
+        threads,
     )
