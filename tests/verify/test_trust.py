@@ -40,7 +40,7 @@ def test_results_at_the_edge_of_their_type_are_no_cheats() -> None:
     for overflow in ("saturate", "wrap", "undefined"):
 
         @OperatorSpec.declare(dtypes={"T": ["u8"], "U": ["i8"]}, overflow=overflow)
-        def summed(x: Tensor[T, "..."], y: Tensor[T, "..."]) -> Tensor[U, "..."]:
+        def summed(x: Tensor[T, ...], y: Tensor[T, ...]) -> Tensor[U, ...]:
             return x + y
 
         dtypes = summed.signature.choices()[0]
@@ -49,7 +49,7 @@ def test_results_at_the_edge_of_their_type_are_no_cheats() -> None:
 
 def test_a_result_that_is_always_zero_has_no_zeros_to_reject() -> None:
     @OperatorSpec.declare(dtypes={"T": ["f32"]})
-    def nothing(x: Tensor[T, "..."]) -> Tensor[T, "..."]:
+    def nothing(x: Tensor[T, ...]) -> Tensor[T, ...]:
         return 0 * x
 
     dtypes = nothing.signature.choices()[0]
