@@ -6,6 +6,35 @@ from opwright.torch.auditing import Audit, audit
 from opwright.torch.checking import Verdict, check
 from opwright.torch.models import load_model
 from opwright.torch.registration import register
+from opwright.torch.swapping import (
+    Bisection,
+    Comparison,
+    OperatorModule,
+    SwapReport,
+    bisect,
+    compare,
+    report,
+    swap,
+    undo,
+)
 from opwright.torch.vendors import Plugin, plugins
 
-__all__ = ["Audit", "Plugin", "Verdict", "audit", "check", "load_model", "plugins", "register"]
+__all__ = [
+    "Audit",
+    "Bisection",
+    "Comparison",
+    "OperatorModule",
+    "Plugin",
+    "SwapReport",
+    "Verdict",
+    "audit",
+    "bisect",
+    "check",
+    "compare",
+    "load_model",
+    "plugins",
+    "register",
+    "report",
+    "swap",
+    "undo",
+]

@@ -20,6 +20,10 @@ from opwright.torch.elements import as_numpy, output_like, settle
 # Calls differ in sizes and attributes; one plan each is kept for this many, then all are dropped.
 MAX_PLANS = 4096
 
+# Below so many operations and bytes together a second thread takes longer to wake (5 us or more)
+# than the work does.
+ONE_THREAD = 32768
+
 
 class _Plan(NamedTuple):
     """What depends only on dtypes, sizes and attributes of a call."""
@@ -79,12 +83,14 @@ class Kernels:
         if self._inputs > 1:
             return several
         plan_of, pack, defaults, team = self._plans.get, self._pack, self._defaults, self._team
+        none_given = pack(*defaults) if None not in defaults else b""
         empty_like, threads_of_torch = torch.empty_like, torch.get_num_threads
 
         def one(x: torch.Tensor, *given: Any) -> torch.Tensor:
             # The same without lists and attributes of self: 2 us less for a call that takes 3.
             # empty_like takes 0.8 us where empty takes 1.5, but it repeats the input's strides.
-            plan = plan_of((x.dtype, x.shape, pack(*given, *defaults[len(given) :])))
+            attributes = pack(*given, *defaults[len(given) :]) if given else none_given
+            plan = plan_of((x.dtype, x.shape, attributes))
             if plan is None or x.stride() != plan.strides_of_first:
                 return several(x, *given)
             out = empty_like(x)
@@ -155,4 +161,6 @@ class Kernels:
         first = inputs[0]
         same = dtype is first.dtype and shape == first.shape
         strides = torch.empty(shape, device="meta").stride() if same else None
-        return _Plan(run, shape, dtype, choice.threads, strides)
+        work = self.spec.flops(dims) + self.spec.bytes_moved(dims, leading, dtypes)
+        threads = choice.threads if work > ONE_THREAD else 1
+        return _Plan(run, shape, dtype, threads, strides)

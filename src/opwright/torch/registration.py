@@ -135,10 +135,11 @@ def _autograd(
 
     recorded = function_of(spec, below, gradients)
     plain = _plain_keys() if "cpu" in devices(spec) else 0
-    grad_enabled, any_requires_grad = torch.is_grad_enabled, torch._C._any_requires_grad
+    grad_enabled = torch.is_grad_enabled
+    needs_grad = torch._C._any_requires_grad
 
     def autograd(keyset: DispatchKeySet, *args: Any) -> torch.Tensor:
-        if grad_enabled() and any_requires_grad(*args):
+        if needs_grad(*args) and grad_enabled():
             gradients.require([n for n, x in zip(names, args, strict=False) if x.requires_grad])
             return recorded(keyset, *args)
         if forward_ad._current_level >= 0:
