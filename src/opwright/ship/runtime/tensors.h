@@ -75,7 +75,9 @@ inline int check_tensor(const DLTensor* given, const Element& element, const cha
     if (empty) return 0;
     if (!given->data) return fail(OPW_NULL, "%s: %s has elements, but its data is NULL", op, name);
     std::uintptr_t address;
-    if (__builtin_add_overflow(reinterpret_cast<std::uintptr_t>(given->data), given->byte_offset,
+    // Programs live in the lower half of the address space.
+    if (given->byte_offset > INT64_MAX ||
+        __builtin_add_overflow(reinterpret_cast<std::uintptr_t>(given->data), given->byte_offset,
                                &address)) {
         return fail(OPW_OVERFLOW, "%s: the byte_offset of %s passes the end of memory", op, name);
     }
