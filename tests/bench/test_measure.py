@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from cli.tool import declare, empty_history, operator, opwright, plain
@@ -22,7 +24,9 @@ from opwright.spec.cases import selected_case
 from opwright.spec.errors import MachineError, NothingSelectedError
 from opwright.spec.operator import parse_dtypes
 from opwright.verify.engine import Options, verify
+from opwright.verify.witness import Witness
 
+X = np.zeros(1)
 USLEEP = 'extern "C" int usleep(unsigned);'
 
 
@@ -318,6 +322,36 @@ def test_threads_reach_the_kernel_and_the_witness(
     assert one.median < 1e6
     assert three.median >= 2e6
     assert limits == [1, 3]
+
+
+def test_the_witness_is_sampled_as_kernels_are(tmp_path: Path) -> None:
+    """Its first call apart; warm, many calls a sample; cold, one after the caches were swept."""
+    target = operator(tmp_path, {"right": RIGHT})
+    calls: list[float] = []
+    starts = [0.05]
+
+    def run() -> None:
+        calls.append(1)
+        time.sleep(starts.pop() if starts else 0)
+
+    warm = module._WitnessCandidate(Witness("fake", run, lambda _: X), setup_of(target, "5"), 0)
+    value = warm.sample()
+    assert warm.first >= 50e6
+    assert 0 < value < 50e6
+    assert warm.calls > 1
+    before = len(calls)
+    warm.sample()
+    assert len(calls) == before + warm.calls
+    cold = module._WitnessCandidate(
+        Witness("fake", run, lambda _: X), setup_of(target, "5", "cold"), 1 << 20
+    )
+    calls.clear()
+    for swept in (1, 2):
+        cold.sample()
+        assert cold._sweep.size == 1 << 20
+        assert (cold._sweep == swept).all()
+    assert len(calls) == 3  # the first call, then one a sample
+    assert cold.calls == 1
 
 
 def test_each_table_is_handed_over_as_soon_as_it_is_there(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from cli.tool import finish, opwright, start
-from opwright.cli import COMMANDS
+from opwright.cli import COMMANDS, main
 
 IMPORTED = """
 import sys
@@ -48,6 +49,11 @@ def test_every_command_is_listed_and_takes_json() -> None:
         assert words.split()[0] in shown
         own = opwright(name, "--help").out
         assert "--json" in own, name
+
+
+def test_the_names_of_commands_for_completion() -> None:
+    opwright("list", "--help")  # whose module is called as a built-in type is
+    assert main.list_commands(click.Context(main)) == [*COMMANDS]
 
 
 def test_the_package_installs_the_command() -> None:
