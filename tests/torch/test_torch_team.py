@@ -1,9 +1,5 @@
 """Kernels called by operand address, on threads of their own or on torch's."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -46,7 +42,7 @@ extern "C" void count(const T* x, T* out, int64_t n, int64_t mode) {
                   nullptr);
         break;
     default:
-        for (int64_t i = 0; i < n; ++i) hits[static_cast<std::size_t>(i)] = static_cast<int>(opw::threads());
+        for (auto& hit : hits) hit = static_cast<int>(opw::threads());
     }
     for (int64_t i = 0; i < n; ++i) out[i] = T(hits[static_cast<std::size_t>(i)].load());
 }
