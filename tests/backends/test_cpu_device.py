@@ -258,6 +258,22 @@ def test_a_worker_killed_between_launches_is_replaced(right: Artifact) -> None:
             np.testing.assert_array_equal(run(device, right, buffers, N).output, a + b)
 
 
+def test_a_worker_without_descriptors_is_replaced(tmp_path: Path, right: Artifact) -> None:
+    """A kernel may use them all up: the operands that come next still find a worker."""
+    greedy = build(
+        tmp_path,
+        "greedy",
+        "#include <fcntl.h>\n"
+        + RIGHT.replace("{", '{ while (open("/dev/null", O_RDONLY) >= 0) {}', 1),
+    )
+    with CpuBackend().open(10) as device:
+        assert run(device, greedy, upload(device, *operands(N)), N).fault is None
+        before = pid(device)
+        a, b = operands(N)
+        np.testing.assert_array_equal(run(device, right, upload(device, a, b), N).output, a + b)
+        assert pid(device) != before
+
+
 def test_a_worker_killed_during_a_launch_is_a_fault(tmp_path: Path, right: Artifact) -> None:
     slow = build(
         tmp_path,

@@ -292,3 +292,13 @@ def test_a_finding_is_known_by_what_and_where(pair: Target) -> None:
     found: list[Finding] = checked(pair, one(pair, "9", "ones")).findings
     assert [(f.name, f.kind) for f in found] == [("affine/cpu_off", "wrong-values")]
     assert found[0].case == "f32 n=1 values=ones layout=contiguous seed=0 scale=1.5"
+
+
+def test_what_a_kernel_leaves_behind_fails_no_other(tmp_path: Path) -> None:
+    """Each kernel has a worker of its own, so that a right one is not blamed for its neighbour."""
+    head = "#include <cstdlib>"
+    leaves = plain(f'setenv("left_behind", "1", 1); {RIGHT}', head)
+    finds = plain(f'if (std::getenv("left_behind")) std::abort(); {RIGHT}', head)
+    target = operator(tmp_path, {"leaves": leaves, "finds": finds})
+    report = checked(target, one(target, "100"))
+    assert [k.verdict for k in report.kernels] == ["held", "held"]

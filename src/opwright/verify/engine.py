@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from opwright.backends.base import Artifact, Backend, Device
+from opwright.backends.base import Artifact, Backend
 from opwright.backends.registry import backend_named
 from opwright.report.findings import Finding, merge
 from opwright.spec.cases import Case, check_memory, matrix
@@ -115,8 +115,8 @@ class _Subject:
     backend: Backend
     artifact: Artifact
     report: KernelReport
-    workers: Workers
     options: Options
+    workers: Workers = field(init=False)  # while its cases run
     faults: int = 0
 
     @property
@@ -139,15 +139,19 @@ class _Subject:
     def alone(self, case: Case, threads: int) -> Problem | None:
         """What is found when ``case`` is all that a worker ever runs."""
         prepared = prepare(self.spec, case, with_witness=False)
-        with ExitStack() as stack:
-            limited = None
-            device = stack.enter_context(self.backend.open(self.options.time_limit))
-            if self.workers.limited is not None:
-                limited = stack.enter_context(self.backend.open(self.options.time_limit, LIMITED))
-            workers = Workers(device, limited)
+        with ExitStack() as opened:
+            workers = self.open(opened)
             return run_case(
                 workers, self.artifact, self.kernel, prepared, threads or None, watch=True
             ).problem
+
+    def open(self, opened: ExitStack) -> Workers:
+        """Workers in which no other kernel runs: what one leaves behind must not fail another."""
+        limit, openmp = self.options.time_limit, "-fopenmp" in self.kernel.flags
+        return Workers(
+            opened.enter_context(self.backend.open(limit)),
+            opened.enter_context(self.backend.open(limit, LIMITED)) if openmp else None,
+        )
 
 
 def verify(
@@ -167,38 +171,38 @@ def verify(
     reports: list[KernelReport] = []
     findings: list[Finding] = []
     subjects_by: list[tuple[Mapping[str, DType], list[_Subject]]] = []
-    devices: list[Device] = []
-    pool = _Devices(options, devices)
-    try:
-        for dtypes in spec.signature.choices() if options.dtypes is None else options.dtypes:
-            subjects: list[_Subject] = []
-            for kernel in kernels:
-                if not spec.serves(kernel, dtypes):
-                    continue
-                report = KernelReport(kernel, dtypes)
-                reports.append(report)
-                subject = _build(spec, reference, kernel, dtypes, report, options, pool, progress)
-                if subject is not None:
-                    subjects.append(subject)
-            subjects_by.append((dtypes, subjects))
-        if not reports:
-            raise NothingSelectedError(
-                f"{spec.name}: no kernel is left for these dtypes; "
-                f"kernels: {', '.join(k.name for k in kernels) or 'none'}"
-            )
-        plans = [
-            (dtypes, subjects, _cases(spec, dtypes, [s.kernel for s in subjects], options))
-            for dtypes, subjects in subjects_by
-            if subjects
-        ]
-        total = sum(len(cases) * len(subjects) for _, subjects, cases in plans)
-        done = 0
-        for dtypes, subjects, cases in plans:
-            if options.cases is None:
-                about_tolerance = untrusted(spec, dtypes, cases, reference)
-                findings += about_tolerance
-                for subject in subjects:
-                    subject.report.untrusted = about_tolerance
+    for dtypes in spec.signature.choices() if options.dtypes is None else options.dtypes:
+        subjects: list[_Subject] = []
+        for kernel in kernels:
+            if not spec.serves(kernel, dtypes):
+                continue
+            report = KernelReport(kernel, dtypes)
+            reports.append(report)
+            subject = _build(spec, reference, kernel, dtypes, report, options, progress)
+            if subject is not None:
+                subjects.append(subject)
+        subjects_by.append((dtypes, subjects))
+    if not reports:
+        raise NothingSelectedError(
+            f"{spec.name}: no kernel is left for these dtypes; "
+            f"kernels: {', '.join(k.name for k in kernels) or 'none'}"
+        )
+    plans = [
+        (dtypes, subjects, _cases(spec, dtypes, [s.kernel for s in subjects], options))
+        for dtypes, subjects in subjects_by
+        if subjects
+    ]
+    total = sum(len(cases) * len(subjects) for _, subjects, cases in plans)
+    done = 0
+    for dtypes, subjects, cases in plans:
+        if options.cases is None:
+            about_tolerance = untrusted(spec, dtypes, cases, reference)
+            findings += about_tolerance
+            for subject in subjects:
+                subject.report.untrusted = about_tolerance
+        with ExitStack() as opened:
+            for subject in subjects:
+                subject.workers = subject.open(opened)
             for number, case in enumerate(cases):
                 prepared = _prepare_here(spec, case)
                 for subject in subjects:
@@ -208,29 +212,9 @@ def verify(
                     if progress is not None:
                         name = f"{subject.kernel.name} {short_dtypes(dtypes)}"
                         progress(done, total, name)
-    finally:
-        for device in devices:
-            device.close()
     for report in reports:
         findings += report.findings
     return Report(spec.name, reports, merge(findings), time.monotonic() - started)
-
-
-class _Devices:
-    """The workers of one verification: one a backend, and one that grants two threads."""
-
-    def __init__(self, options: Options, opened: list[Device]) -> None:
-        self._options = options
-        self._opened = opened
-        self._by: dict[tuple[str, bool], Device] = {}
-
-    def get(self, backend: Backend, limited: bool = False) -> Device:
-        key = (backend.name, limited)
-        if key not in self._by:
-            device = backend.open(self._options.time_limit, LIMITED if limited else None)
-            self._by[key] = device
-            self._opened.append(device)
-        return self._by[key]
 
 
 def _cases(
@@ -263,7 +247,6 @@ def _build(
     dtypes: Mapping[str, DType],
     report: KernelReport,
     options: Options,
-    pool: _Devices,
     progress: Progress | None,
 ) -> _Subject | None:
     try:
@@ -282,7 +265,6 @@ def _build(
     except BuildError as error:
         report.findings.append(_build_finding(spec, reference, kernel, dtypes, known, error))
         return None
-    openmp = "-fopenmp" in kernel.flags
     return _Subject(
         spec=spec,
         reference=reference,
@@ -290,7 +272,6 @@ def _build(
         backend=backend,
         artifact=report.artifact,
         report=report,
-        workers=Workers(pool.get(backend), pool.get(backend, limited=True) if openmp else None),
         options=options,
     )
 

@@ -335,6 +335,7 @@ class CpuDevice(Device):
     def _ready(self, buffers: CpuBuffers) -> None:
         """Give ``buffers`` to a worker that runs, unless it has them."""
         for _ in range(2):  # the worker may have been killed from outside just now
+            before = self._generation
             process = self._running()
             if buffers.generation == self._generation:
                 return
@@ -355,7 +356,8 @@ class CpuDevice(Device):
                     buffers.addresses = tuple(map(int, answer.unpack("Q")))
                     buffers.generation = self._generation
                     return
-                if answer.kind is Kind.REFUSED:
+                # Without memory or descriptors, maybe, as a kernel took all: not so in a new one.
+                if answer.kind is Kind.REFUSED and self._generation > before:
                     raise MachineError(
                         f"the worker has no room for {', '.join(buffers.names)}: {answer.text}"
                     )
