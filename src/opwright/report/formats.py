@@ -156,7 +156,10 @@ def _sarif_location(finding: Finding) -> dict[str, Any]:
     }
     if file := _relative(finding.file):
         # A URI has no raw bytes: percent-encoding covers spaces, colons and names beyond ASCII.
-        path = quote(os.fsencode(file), safe="/")
+        try:
+            path = quote(os.fsencode(file), safe="/")
+        except UnicodeEncodeError:  # a lone surrogate, which names no file
+            path = quote(clean(file), safe="/")
         artifact = (
             {"uri": f"file://{path}"}
             if file.startswith("/")
