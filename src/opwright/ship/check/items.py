@@ -219,11 +219,11 @@ def _header(library: Path, plan: Plan) -> Iterator[Item]:
                 [*command, str(source)], capture_output=True, text=True, check=False
             )
             if said.returncode:
-                lines = said.stderr.strip().splitlines()
+                first = re.search(r"^.*\berror: .*$", said.stderr, re.MULTILINE)
                 yield Item(
                     "header",
                     "found",
-                    f"{compiler.name} -std={standard}: {lines[0] if lines else 'fails'}",
+                    f"{compiler.name} -std={standard}: {first[0] if first else 'fails'}",
                     "report it: the header is written by 'ship'",
                 )
                 return
@@ -261,6 +261,10 @@ def _running(checked: Checked, settings: Settings, progress: Progress | None) ->
         held = ended.code == 0 and not ended.why
         text = ended.said.strip() or ended.why
         yield Item(name, "held" if held else "found", text, "" if held else advice)
+
+
+# How the reason begins where the library did not refuse a path in its own words.
+_CRASHES = ("signal", "illegal instruction", "did not finish")
 
 
 def _usable(runner: Runner, paths: Sequence[str]) -> dict[str, str]:
@@ -439,7 +443,7 @@ def _on(
     wrong += [
         f"{p} counts as usable" for p in plan.paths if p not in target.emulated and not why[p]
     ]
-    crashed = [f"{p}: {why[p]}" for p in plan.paths if "signal" in why[p] or "illegal" in why[p]]
+    crashed = [f"{p}: {why[p]}" for p in plan.paths if why[p].startswith(_CRASHES)]
     yield Item(
         f"{name}: dispatch",
         "found" if wrong or crashed or not should else "held",
@@ -488,7 +492,7 @@ def verifier(time_limit: float, quick: bool, progress: Progress | None) -> Calla
         except MachineError as error:
             return [Verified(v.text, reason=str(error)).as_json() for v in plan.variants]
         why = _usable(runner, plan.paths)
-        crashed = [reason for reason in why.values() if "signal" in reason]
+        crashed = [reason for reason in why.values() if reason.startswith(_CRASHES)]
         if crashed:
             raise OpwrightError(f"the library cannot even be loaded: {crashed[0]}")
         usable = [path for path in plan.paths if not why[path]]
