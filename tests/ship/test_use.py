@@ -170,6 +170,14 @@ print(lib.fastops_force(None), lib.fastops_active().decode() in lib.fastops_vari
     assert "FASTOPS_FORCE" not in os.environ
 
 
+def test_jax_by_tvm_ffi(prefix: Path) -> None:
+    pytest.importorskip("jax_tvm_ffi")
+    text = (prefix / "README.md").read_text()
+    lines = text.split("## JAX")[1].split("```python\n")[1].split("```")[0]
+    code = lines.replace("lib/libfastops.so", str(prefix / "lib" / "libfastops.so"))
+    assert python(code + "print(jax.numpy.unique(out))") == "[6.]\n"
+
+
 def test_readme_lines(prefix: Path) -> None:
     text = (prefix / "README.md").read_text()
     pytest.importorskip("tvm_ffi")

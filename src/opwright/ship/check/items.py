@@ -112,6 +112,12 @@ def check(
         raise UsageError(f"{library} {error}") from None
     read = read_manifest(manifest or find_manifest(library))
     plan = plan_of(read, operators_of(read))
+    for target in settings.targets:
+        if target.machine != plan.machine:
+            raise UsageError(
+                f"{target.name} is an {target.machine} processor, and the library is for "
+                f"{plan.machine}"
+            )
     checked = Checked(library.resolve(), plan)
     steps: list[tuple[str, Callable[[], Iterator[Item]]]] = [
         ("file", lambda: _file(elf, plan, read, data)),
@@ -334,7 +340,7 @@ def _verified(variants: Sequence[Verified], runner: Runner) -> Iterator[Item]:
                 name,
                 "found",
                 f"{variant.held} of {variant.cases} cases held; {variant.reason}",
-                f"opwright verify {'/'.join(variant.variant.split()[::3])}",
+                "opwright verify {0}/{3}".format(*variant.variant.split()),
             )
 
 
@@ -381,11 +387,14 @@ def _alignment(plan: Plan, runner: Runner, usable: Sequence[str]) -> Item:
         for dtypes in plan.choices(spec):
             prepared = prepare(spec, _small_case(spec, dtypes, "contiguous"), with_witness=False)
             chain = [v for v in plan.chain(spec, dtypes) if v.path in usable]
-            for variant in chain:
+            paths = list(dict.fromkeys(v.path for v in chain))
+            for path in paths:
+                sizes = prepared.case.dims
+                variant = next(v for v in chain if v.path == path and v.takes(sizes))
                 base = prepared_call(plan, spec, prepared.case, variant.path, 0)
                 for index, offset in itertools.product(range(len(base.operands)), range(65)):
                     aligned = offset % base.operands[index].dtype.bytes == 0
-                    if not aligned and variant is not chain[0]:
+                    if not aligned and path != paths[0]:
                         continue  # refused before a variant is chosen
                     operands = list(base.operands)
                     operands[index] = operands[index].moved(offset)
@@ -432,10 +441,6 @@ def _on(
     """The library as it behaves on ``target``."""
     plan = checked.plan
     name = f"on {target.name}"
-    if target.machine != plan.machine:
-        raise UsageError(
-            f"{target.name} is an {target.machine} processor, and the library is for {plan.machine}"
-        )
     runner = emulated_runner(checked.library, plan.name, target, settings.time_limit)
     why = _usable(runner, plan.paths)
     should = [p for p in plan.paths if p in target.paths]
