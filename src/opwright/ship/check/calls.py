@@ -180,7 +180,9 @@ class Runner:
         With ``watch`` each growth of that file, a call that ended, gives it the time limit anew.
         """
         command = [*self.emulator, str(self.program), mode, str(self.library), self.prefix]
-        limit = self.time_limit * (20 if self.emulator else 1) * (1 if watch else 6)
+        limit = self.time_limit * (20 if self.emulator else 1)
+        if watch is None:
+            limit = 6 * limit + 0.1 * number
         try:
             process = subprocess.Popen(
                 [*command, calls, results, str(number)],

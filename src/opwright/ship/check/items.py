@@ -310,7 +310,7 @@ def _dispatch(plan: Plan, runner: Runner) -> tuple[list[str], Item]:
         "dispatch",
         "found" if wrong or not usable else "held",
         "; ".join(wrong) or f"{text}; {variable} is obeyed or refused",
-        "report it, with the processor's flags of /proc/cpuinfo" if wrong else "",
+        "report it, with the processor's flags of /proc/cpuinfo" if wrong or not usable else "",
     )
 
 
