@@ -1,0 +1,535 @@
+#include "grid.h"
+
+#include <sched.h>
+
+#include <random>
+
+namespace opw::core {
+
+thread_local Worker* current_worker = nullptr;
+Observers observers;
+
+Allocation* place_shared(Slot& slot, uintptr_t at, size_t size) {
+    Allocation& object = slot.objects.emplace_back();
+    object.low = at;
+    object.high = at + size;
+    object.kind = Allocation::Kind::shared;
+    for (uintptr_t g = at; g < at + size; g += shared_granule) {
+        slot.by_granule[(g - slot.arena) / shared_granule] = &object;
+    }
+    slot.block.shared_objects.push_back(&object);
+    return &object;
+}
+
+namespace {
+
+Stacks& stacks() {
+    static Stacks* const all = new Stacks;
+    return *all;
+}
+
+std::atomic<uint32_t> slots_made{0};
+
+uint64_t environment(const char* name, uint64_t otherwise) {
+    const char* text = std::getenv(name);
+    return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+uint64_t seed() {
+    static const uint64_t value = environment("OPWRIGHT_EMULATOR_SEED", 0);
+    return value;
+}
+
+[[noreturn]] void fiber_main() {
+    for (;;) {
+        Worker& w = *current_worker;
+        Thread& t = *w.current;
+        w.launch->request->body(w.launch->request->arguments);
+        // `w` may be stale: a compiler cannot know that the call above switched stacks.
+        Worker& now = *current_worker;
+        t.state = Thread::State::exited;
+        leave(*static_cast<Fiber*>(t.fiber), now.home);
+    }
+}
+
+Slot* make_slot(Worker& w) {
+    if (!w.idle_slots.empty()) {
+        Slot* slot = w.idle_slots.back();
+        w.idle_slots.pop_back();
+        return slot;
+    }
+    Slot* slot = new Slot;
+    slot->block.slot = slots_made++;
+    slot->arena = Heap::reserve(shared_span);
+    mprotect(reinterpret_cast<void*>(slot->arena), shared_span, PROT_READ | PROT_WRITE);
+    slot->block.shared_low = slot->arena;
+    slot->block.shared_high = slot->arena + shared_span;
+    return slot;
+}
+
+void start_block(RunningLaunch& launch, Slot& slot, uint64_t linear) {
+    Block& b = slot.block;
+    const dim3 size = launch.seen.block, grid = launch.seen.grid;
+    b.launch = &launch.seen;
+    b.linear = linear;
+    b.index = uint3{static_cast<unsigned>(linear % grid.x), static_cast<unsigned>(linear / grid.x % grid.y),
+                    static_cast<unsigned>(linear / (uint64_t{grid.x} * grid.y))};
+    const uint32_t count = size.x * size.y * size.z;
+    if (slot.layout_of != launch.seen.number) {
+        slot.layout_of = launch.seen.number;
+        slot.objects.clear();
+        b.shared_objects.clear();
+        std::fill(slot.by_declaration.begin(), slot.by_declaration.end(), nullptr);
+        std::fill(std::begin(slot.by_granule), std::end(slot.by_granule), nullptr);
+        slot.next_shared = slot.arena + shared_static;
+        slot.threads.resize(count);
+        b.threads = slot.threads.data();
+        b.thread_count = count;
+        b.warps.assign((count + warp_size - 1) / warp_size, Warp());
+        for (uint32_t i = 0; i < b.warps.size(); ++i) {
+            b.warps[i].block = &b;
+            b.warps[i].index = i;
+            b.warps[i].threads = b.threads + i * warp_size;
+            b.warps[i].lanes = std::min<uint32_t>(warp_size, count - i * warp_size);
+        }
+        for (uint32_t i = 0; i < count; ++i) {
+            Thread& t = b.threads[i];
+            t.block = &b;
+            t.warp = &b.warps[i / warp_size];
+            t.linear = i;
+            t.lane = i % warp_size;
+            t.index = uint3{i % size.x, i / size.x % size.y, i / (size.x * size.y)};
+        }
+        if (launch.seen.shared) {
+            Allocation* dynamic = place_shared(slot, slot.arena, launch.seen.shared);
+            dynamic->name = "dynamic shared memory";
+            dynamic->kind = Allocation::Kind::dynamic_shared;
+            for (Observer* o : observers.all) o->shared_appears(b, *dynamic);
+        }
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+        Thread& t = b.threads[i];
+        t.state = Thread::State::fresh;
+        t.fiber = nullptr;
+        t.spins = 0;
+    }
+    for (Warp& warp : b.warps) warp.waiting = 0;
+    slot.left = count;
+    slot.at_grid = false;
+    for (Observer* o : observers.all) o->block_begins(b);
+}
+
+void resume(Worker& w, Slot& slot, Thread& t) {
+    if (t.state == Thread::State::fresh) {
+        if (w.idle.empty()) w.idle.push_back(stacks().make());
+        Fiber* fiber = w.idle.back();
+        w.idle.pop_back();
+        prepare(*fiber, fiber_main);
+        t.fiber = fiber;
+        t.stack_low = fiber->low;
+        t.stack_high = fiber->high;
+        t.state = Thread::State::ready;
+    }
+    t.budget = turn;
+    t.spins = 0;
+    w.current = &t;
+    w.slot = &slot;
+    Fiber* fiber = static_cast<Fiber*>(t.fiber);
+    enter(*fiber, w.home);
+    w.current = nullptr;
+    if (t.gone()) {
+        --slot.left;
+        t.fiber = nullptr;
+        w.idle.push_back(fiber);
+    }
+}
+
+// ---- Warp operations --------------------------------------------------------------------------
+
+void complete(Warp& w, uint32_t group, uintptr_t pc) {
+    using Op = WarpOperation;
+    Thread* const lane = w.threads;
+    const Op op = static_cast<Op>(lane[__builtin_ctz(group)].operation);
+    uint64_t folded = 0;
+    bool first = true;
+    const auto each = [&](auto&& body) {
+        for (uint32_t rest = group; rest; rest &= rest - 1) body(lane[__builtin_ctz(rest)]);
+    };
+    if (op == Op::sync || op == Op::active) folded = group;
+    switch (op) {
+    case Op::ballot: each([&](Thread& t) { folded |= uint64_t{t.value != 0} << t.lane; }); break;
+    case Op::all: folded = 1; each([&](Thread& t) { folded &= t.value != 0; }); break;
+    case Op::any: each([&](Thread& t) { folded |= t.value != 0; }); break;
+    case Op::add: each([&](Thread& t) { folded = static_cast<uint32_t>(folded + t.value); }); break;
+    case Op::bit_or: each([&](Thread& t) { folded |= t.value; }); break;
+    case Op::bit_xor: each([&](Thread& t) { folded ^= t.value; }); break;
+    case Op::bit_and: folded = ~uint64_t{0}; each([&](Thread& t) { folded &= t.value; }); break;
+    case Op::min: case Op::max: case Op::min_signed: case Op::max_signed:
+        each([&](Thread& t) {
+            const uint32_t a = static_cast<uint32_t>(folded), b = static_cast<uint32_t>(t.value);
+            const int32_t sa = static_cast<int32_t>(a), sb = static_cast<int32_t>(b);
+            const bool better = op == Op::min ? b < a : op == Op::max ? b > a : op == Op::min_signed ? sb < sa : sb > sa;
+            if (first || better) folded = b;
+            first = false;
+        });
+        break;
+    default: break;
+    }
+    uint64_t results[warp_size] = {};
+    int seconds[warp_size] = {};
+    each([&](Thread& t) {
+        uint64_t result = folded;
+        const int l = static_cast<int>(t.lane);
+        const int low = l & ~(t.width - 1);
+        int from = l;
+        switch (op) {
+        case Op::shuffle: from = low | (t.source & (t.width - 1)); break;
+        case Op::shuffle_up: from = l - t.source >= low ? l - t.source : l; break;
+        case Op::shuffle_down: from = l + t.source < low + t.width ? l + t.source : l; break;
+        case Op::shuffle_xor: from = (l ^ t.source) < low + t.width ? l ^ t.source : l; break;
+        case Op::match_any:
+            result = 0;
+            each([&](Thread& o) { result |= uint64_t{o.value == t.value} << o.lane; });
+            break;
+        case Op::match_all:
+            result = group;
+            each([&](Thread& o) { if (o.value != t.value) result = 0; });
+            seconds[l] = result != 0;
+            break;
+        default: break;
+        }
+        if (op == Op::shuffle || op == Op::shuffle_up || op == Op::shuffle_down || op == Op::shuffle_xor) {
+            // What a lane that takes no part holds is undefined; the reader keeps its own value.
+            result = group >> from & 1 ? lane[from].value : t.value;
+        }
+        results[l] = result;
+    });
+    each([&](Thread& t) {
+        t.value = results[t.lane];
+        t.second = seconds[t.lane];
+        t.state = Thread::State::ready;
+    });
+    w.waiting -= static_cast<uint32_t>(__builtin_popcount(group));
+    if (op == Op::sync) for (Observer* o : observers.all) o->warp_synchronized(w, group, pc);
+}
+
+bool resolve(Warp& w, bool forced) {
+    using State = Thread::State;
+    uint32_t alive = 0, waiting = 0, ready = 0;
+    for (uint32_t l = 0; l < w.lanes; ++l) {
+        const State s = w.threads[l].state;
+        if (!w.threads[l].gone()) alive |= 1u << l;
+        if (s == State::warp) waiting |= 1u << l;
+        if (s == State::ready || s == State::fresh) ready |= 1u << l;
+    }
+    bool changed = false;
+    const int active = static_cast<int>(WarpOperation::active);
+    for (uint32_t rest = waiting; rest;) {
+        Thread& t = w.threads[__builtin_ctz(rest)];
+        uint32_t group = 0;
+        for (uint32_t r = rest; r; r &= r - 1) {
+            Thread& o = w.threads[__builtin_ctz(r)];
+            if (o.operation == t.operation && o.mask == t.mask && (t.operation != active || o.wait_pc == t.wait_pc)) {
+                group |= 1u << o.lane;
+            }
+        }
+        rest &= ~group;
+        if (t.operation == active) {
+            // Who is active is known once nobody of the warp can still come along.
+            if (ready) continue;
+            complete(w, group, t.wait_pc);
+            changed = true;
+            continue;
+        }
+        const uint32_t missing = t.mask & alive & ~group;
+        if (missing && !forced) continue;
+        if (missing) for (Observer* o : observers.all) o->lanes_missing(w, t, missing);
+        complete(w, group, t.wait_pc);
+        changed = true;
+    }
+    return changed;
+}
+
+// ---- Blocks -----------------------------------------------------------------------------------
+
+bool run_warp(Worker& w, Slot& slot, Warp& warp, const uint8_t* order) {
+    bool any = false;
+    for (;;) {
+        bool changed = false, ready = false;
+        for (uint32_t i = 0; i < warp.lanes; ++i) {
+            const uint32_t l = order ? order[i] : i;
+            if (l >= warp.lanes) continue;
+            Thread& t = warp.threads[l];
+            if (t.state != Thread::State::ready && t.state != Thread::State::fresh) continue;
+            resume(w, slot, t);
+            if (t.state != Thread::State::ready) changed = true;
+        }
+        for (Observer* o : observers.accesses) o->turn_ends(warp);
+        if (warp.waiting && resolve(warp, false)) changed = ready = true;
+        any |= changed;
+        if (!changed || !ready) return any;
+    }
+}
+
+void complete_barrier(Slot& slot) {
+    Block& b = slot.block;
+    const Thread* first = nullptr;
+    const Thread* other = nullptr;
+    uint32_t others = 0, count = 0;
+    bool all = true, any = false;
+    std::vector<const Thread*> exited;
+    for (uint32_t i = 0; i < b.thread_count; ++i) {
+        Thread& t = b.threads[i];
+        if (t.state == Thread::State::barrier) {
+            if (!first) first = &t;
+            if (t.wait_pc != first->wait_pc) {
+                if (!other) other = &t;
+                ++others;
+            }
+            count += t.predicate != 0;
+            all &= t.predicate != 0;
+            any |= t.predicate != 0;
+        } else if (t.state == Thread::State::exited) {
+            exited.push_back(&t);
+        }
+    }
+    if (!exited.empty()) for (Observer* o : observers.all) o->barrier_left_out(b, *first, exited);
+    if (other) for (Observer* o : observers.all) o->barrier_diverged(b, *first, *other, others);
+    for (Observer* o : observers.all) o->barrier(b);
+    for (uint32_t i = 0; i < b.thread_count; ++i) {
+        Thread& t = b.threads[i];
+        if (t.state != Thread::State::barrier) continue;
+        t.result = t.barrier_kind == 1 ? static_cast<int>(count) : t.barrier_kind == 2 ? all : any;
+        t.state = Thread::State::ready;
+    }
+}
+
+enum class Outcome { finished, waiting_for_blocks, moved };
+
+// Lets every thread of a block run until it waits, ends or has used its turn.
+Outcome advance(Worker& w, RunningLaunch& launch, Slot& slot) {
+    Block& b = slot.block;
+    uint8_t lanes[warp_size];
+    std::vector<uint32_t> warps;
+    for (;;) {
+        if (slot.at_grid) {
+            if (launch.generation.load() == slot.generation) return Outcome::waiting_for_blocks;
+            slot.at_grid = false;
+            for (uint32_t i = 0; i < b.thread_count; ++i) {
+                if (b.threads[i].state == Thread::State::grid) b.threads[i].state = Thread::State::ready;
+            }
+        }
+        bool changed = false;
+        const uint8_t* order = nullptr;
+        if (seed()) {
+            thread_local std::mt19937_64 random(seed() * 7919 + b.slot);
+            for (uint32_t i = 0; i < warp_size; ++i) lanes[i] = static_cast<uint8_t>(i);
+            std::shuffle(lanes, lanes + warp_size, random);
+            order = lanes;
+            warps.resize(b.warps.size());
+            for (uint32_t i = 0; i < warps.size(); ++i) warps[i] = i;
+            std::shuffle(warps.begin(), warps.end(), random);
+            for (const uint32_t i : warps) changed |= run_warp(w, slot, b.warps[i], order);
+        } else {
+            for (Warp& warp : b.warps) changed |= run_warp(w, slot, warp, order);
+        }
+        if (launch.aborted || slot.left == 0) return Outcome::finished;
+        uint32_t at_barrier = 0, at_grid = 0, ready = 0;
+        bool spun = false;
+        for (uint32_t i = 0; i < b.thread_count; ++i) {
+            const Thread& t = b.threads[i];
+            at_barrier += t.state == Thread::State::barrier;
+            at_grid += t.state == Thread::State::grid;
+            ready += t.state == Thread::State::ready || t.state == Thread::State::fresh;
+            spun |= t.state == Thread::State::ready && t.spins > 16;
+        }
+        if (at_barrier == slot.left) {
+            complete_barrier(slot);
+        } else if (at_grid == slot.left) {
+            // Before being counted in: the last one to arrive starts the next generation.
+            slot.generation = launch.generation.load();
+            slot.at_grid = true;
+            launch.at_grid.fetch_add(1);
+            return Outcome::moved;
+        } else if (ready == 0) {
+            bool resolved = false;
+            for (Warp& warp : b.warps) if (warp.waiting) resolved |= resolve(warp, true);
+            if (!resolved) complete_barrier(slot);  // some wait at it, the rest at the grid's
+        } else if (!changed && spun) {
+            return Outcome::waiting_for_blocks;
+        }
+    }
+}
+
+void end_block(Worker& w, RunningLaunch& launch, Slot& slot) {
+    Block& b = slot.block;
+    for (uint32_t i = 0; slot.left && i < b.thread_count; ++i) {  // left behind by an abort
+        Thread& t = b.threads[i];
+        if (t.gone()) continue;
+        if (t.fiber) w.idle.push_back(static_cast<Fiber*>(t.fiber));
+        t.fiber = nullptr;
+        t.state = Thread::State::stopped;
+    }
+    for (Observer* o : observers.all) o->block_ends(b);
+    if (!slot.output.empty()) {
+        const std::lock_guard<std::mutex> hold(launch.mutex);
+        launch.output.emplace_back(b.linear, std::move(slot.output));
+        slot.output.clear();
+    }
+    launch.finished.fetch_add(1);
+    launch.resident.fetch_sub(1);
+    w.idle_slots.push_back(&slot);
+}
+
+// The grid's barrier opens when every block that has not ended waits at it.
+bool open_grid_barrier(RunningLaunch& launch) {
+    const std::lock_guard<std::mutex> hold(launch.mutex);
+    const uint64_t waiting = launch.at_grid.load();
+    if (waiting == 0 || waiting + launch.finished.load() != launch.seen.blocks) return false;
+    for (Observer* o : observers.all) o->grid_synchronized(launch.seen);
+    launch.at_grid = 0;
+    launch.generation.fetch_add(1);
+    return true;
+}
+
+void work(Worker& w, RunningLaunch& launch) {
+    current_worker = &w;
+    w.launch = &launch;
+    std::vector<Slot*> active;
+    bool more = true;
+    for (;;) {
+        if (active.empty() || more) {
+            more = false;
+            if (!launch.aborted && launch.resident.fetch_add(1) < launch.most_resident) {
+                const uint64_t linear = launch.next.fetch_add(1);
+                if (linear < launch.seen.blocks) {
+                    Slot* slot = make_slot(w);
+                    start_block(launch, *slot, linear);
+                    active.push_back(slot);
+                } else {
+                    launch.resident.fetch_sub(1);
+                    if (active.empty()) return;
+                }
+            } else {
+                launch.resident.fetch_sub(1);
+                if (active.empty()) {
+                    if (launch.aborted || launch.next.load() >= launch.seen.blocks) return;
+                    sched_yield();
+                    continue;
+                }
+            }
+        }
+        bool moved = false;
+        for (size_t i = 0; i < active.size();) {
+            const Outcome outcome = advance(w, launch, *active[i]);
+            if (outcome == Outcome::finished) {
+                end_block(w, launch, *active[i]);
+                active.erase(active.begin() + static_cast<std::ptrdiff_t>(i));
+                moved = true;
+                continue;
+            }
+            moved |= outcome == Outcome::moved;
+            ++i;
+        }
+        moved |= open_grid_barrier(launch);
+        if (!moved && !active.empty()) {
+            more = true;
+            if (launch.next.load() >= launch.seen.blocks) sched_yield();
+        }
+    }
+}
+
+// Host threads beside the calling one.
+class Pool {
+public:
+    explicit Pool(uint64_t workers) {
+        for (uint64_t i = 1; i < workers; ++i) {
+            std::thread([this] { serve(); }).detach();
+        }
+    }
+    void run(RunningLaunch& launch, uint64_t helpers) {
+        {
+            const std::lock_guard<std::mutex> hold(mutex_);
+            launch_ = &launch;
+            wanted_ = helpers;
+            running_ = helpers;
+            ++number_;
+        }
+        if (helpers) start_.notify_all();
+        work(mine_, launch);
+        current_worker = nullptr;
+        std::unique_lock<std::mutex> hold(mutex_);
+        running_ -= wanted_;  // helpers that woke too late to take a block
+        wanted_ = 0;
+        done_.wait(hold, [this] { return running_ == 0; });
+    }
+
+private:
+    void serve() {
+        Worker* worker = new Worker;
+        uint64_t seen = 0;
+        std::unique_lock<std::mutex> hold(mutex_);
+        for (;;) {
+            start_.wait(hold, [&] { return number_ != seen && wanted_ > 0; });
+            seen = number_;
+            --wanted_;
+            RunningLaunch* launch = launch_;
+            hold.unlock();
+            work(*worker, *launch);
+            hold.lock();
+            if (--running_ == 0) done_.notify_all();
+        }
+    }
+    std::mutex mutex_;
+    std::condition_variable start_, done_;
+    RunningLaunch* launch_ = nullptr;
+    uint64_t wanted_ = 0, running_ = 0, number_ = 0;
+    Worker& mine_ = *new Worker;
+};
+
+}  // namespace
+
+uint64_t workers() {
+    static const uint64_t count = std::max<uint64_t>(
+        1, environment("OPWRIGHT_EMULATOR_WORKERS", std::thread::hardware_concurrency()));
+    return count;
+}
+
+Stacks& all_stacks() { return stacks(); }
+
+void wait_here(Thread& t, Thread::State state, uintptr_t pc) {
+    t.state = state;
+    t.wait_pc = pc;
+    t.last_pc = pc;
+    if (state == Thread::State::warp) {
+        ++t.warp->waiting;
+        for (Observer* o : observers.accesses) o->warp_operation(t, pc);
+    }
+    leave(*static_cast<Fiber*>(t.fiber), current_worker->home);
+}
+
+void stop_here(Thread& t) {
+    t.state = Thread::State::stopped;
+    leave(*static_cast<Fiber*>(t.fiber), current_worker->home);
+    std::abort();  // nobody resumes a stopped thread
+}
+
+void give_way(Thread& t) { leave(*static_cast<Fiber*>(t.fiber), current_worker->home); }
+
+void flush_output(RunningLaunch& launch) {
+    std::sort(launch.output.begin(), launch.output.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [block, text] : launch.output) std::fwrite(text.data(), 1, text.size(), stdout);
+    launch.output.clear();
+}
+
+void run(RunningLaunch& launch) {
+    static Pool* const pool = new Pool(workers());
+    const uint64_t helpers = std::min(workers() - 1, launch.seen.blocks > 1 ? launch.seen.blocks - 1 : 0);
+    for (Observer* o : observers.all) o->launch_begins(launch.seen);
+    pool->run(launch, helpers);
+    for (Observer* o : observers.all) o->launch_ends(launch.seen);
+    flush_output(launch);
+}
+
+}  // namespace opw::core

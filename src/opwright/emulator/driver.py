@@ -1,0 +1,474 @@
+"""Build a CUDA-dialect program for the host, run it in the emulator, and say what it did wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opwright.emulator.profiles import Profile, load_profile
+from opwright.emulator.rewrite import rewrite
+from opwright.emulator.symbols import Frame, symbolize
+from opwright.report.findings import Finding, merge
+from opwright.toolchain.build import Built, build
+from opwright.toolchain.cache import cache_dir, digest
+from opwright.toolchain.compilers import Compiler, pick_compiler
+from opwright.toolchain.paths import include_dir
+
+_HERE = Path(__file__).resolve().parent
+
+# Traced code keeps one access in the binary for one in the source: nothing is vectorised, merged
+# across branches, turned into library calls, or reordered away from the source's order, by which
+# the counters tell which lanes of a warp are ahead.
+_TRACE_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "gcc": (
+        "-fsanitize=thread",
+        "-fsanitize=bounds",
+        "--param=tsan-distinguish-volatile=1",
+        "--param=tsan-instrument-func-entry-exit=0",
+        "-fno-tree-vectorize",
+        "-fno-tree-slp-vectorize",
+        "-fno-tree-loop-distribute-patterns",
+        "-fno-tree-tail-merge",
+        "-fno-crossjumping",
+        "-fno-reorder-blocks",
+        "-fno-reorder-blocks-and-partition",
+        "-fno-ipa-icf",
+        "-fno-store-merging",
+    ),
+    "clang": (
+        "-fsanitize=thread",
+        "-fsanitize=array-bounds",
+        "-mllvm",
+        "-tsan-distinguish-volatile",
+        "-mllvm",
+        "-tsan-instrument-func-entry-exit=0",
+        "-mllvm",
+        "-tsan-instrument-read-before-write",
+        "-fno-vectorize",
+        "-fno-slp-vectorize",
+    ),
+}
+_TRACE_FLAGS = {**_TRACE_FLAGS, "zig": _TRACE_FLAGS["clang"]}
+_COMMON_FLAGS = (
+    "-O2",
+    "-g",
+    "-fno-pie",
+    "-fno-optimize-sibling-calls",
+    "-fno-omit-frame-pointer",
+    "-Wno-unknown-pragmas",
+    "-Wno-unused-parameter",
+    "-Wno-unused-variable",
+    "-Wno-class-memaccess",
+    "-Wno-attributes",
+)
+_GRACE = 5.0  # seconds after the time limit in which the program reports where it stood
+
+
+@dataclass(frozen=True)
+class Counter:
+    """What one kind of memory instruction on one line cost, over the whole run.
+
+    By Nsight Compute's definitions: a request is one warp-wide instruction; sectors are 32 bytes,
+    wavefronts are passes through shared memory. ``space`` is ``global``, ``shared`` or ``local``,
+    ``operation`` is ``load``, ``store`` or ``atomic``. ``ideal`` is the least number of sectors
+    (or wavefronts) that could have served the requests.
+    """
+
+    kernel: str
+    file: str
+    line: int
+    space: str
+    operation: str
+    array: str
+    requests: int
+    sectors: int
+    wavefronts: int
+    ideal: int
+    lanes: int
+    bytes_used: int
+    divergent: int
+    contention: int
+
+    @property
+    def sectors_per_request(self) -> float:
+        """Sectors that a request moved, on average."""
+        return self.sectors / self.requests if self.requests else 0.0
+
+    @property
+    def conflict(self) -> float:
+        """N of an N-way bank conflict: wavefronts over the fewest possible."""
+        return self.wavefronts / self.ideal if self.ideal else 0.0
+
+    @property
+    def excess(self) -> int:
+        """Wavefronts (or sectors) beyond the fewest possible."""
+        return (self.wavefronts or self.sectors) - self.ideal
+
+    @property
+    def lanes_per_request(self) -> float:
+        """Lanes that took part, on average."""
+        return self.lanes / self.requests if self.requests else 0.0
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """How a program ended, and what was found on the way.
+
+    ``exit_code`` is the program's own, or minus the signal that ended it; 124 when the time limit
+    did. ``launches`` lists every kernel launch in order.
+    """
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    findings: tuple[Finding, ...]
+    counters: tuple[Counter, ...] = ()
+    launches: tuple[Mapping[str, Any], ...] = ()
+    seconds: float = 0.0
+    build_seconds: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Raw:
+    """What the run-time wrote while the program ran."""
+
+    findings: dict[int, dict[str, Any]] = field(default_factory=dict)
+    counts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    counters: list[dict[str, Any]] = field(default_factory=list)
+    launches: list[dict[str, Any]] = field(default_factory=list)
+    ended: bool = False
+
+    def take(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            return  # the program wrote to our descriptor, or died in the middle of a line
+        if not isinstance(record, dict):
+            return
+        if "finding" in record:
+            self.findings[record["finding"]] = record
+        elif "count_of" in record:
+            self.counts[record["count_of"]] = record
+        elif "counter" in record:
+            self.counters.append(record)
+        elif "launch" in record:
+            self.launches.append(record)
+        elif "end" in record:
+            self.ended = True
+
+
+def runtime(compiler: Compiler) -> Built:
+    """The emulator's core and checks as a shared library, built once per compiler."""
+    return build(
+        compiler,
+        source=_HERE / "runtime.cpp",
+        flags=("-O2", "-ftls-model=initial-exec", "-pthread", "-fno-semantic-interposition"),
+        link=("-pthread",),
+        kind="shared",
+        include=(_HERE,),
+    )
+
+
+def compile_program(
+    sources: Sequence[Path],
+    *,
+    include: Sequence[Path] = (),
+    defines: Sequence[str] = (),
+    compiler: Compiler | None = None,
+) -> Built:
+    """The program made of ``sources``, traced and linked with the emulator.
+
+    Several sources are compiled as one translation unit, in the order given. ``defines`` are
+    ``NAME`` or ``NAME=value``. Raises ``BuildError`` with the compiler's text, which names the
+    user's files and lines, and ``UnsupportedError`` for features that are not emulated.
+    """
+    compiler = compiler or pick_compiler()
+    library = runtime(compiler)
+    sources = [source.absolute() for source in sources]
+    key = digest([[str(s) for s in sources], [str(p.absolute()) for p in include]])[:24]
+    folder = cache_dir() / "emulator" / key
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = rewrite(sources, [p.absolute() for p in include], folder)
+    main = paths[0]
+    if len(paths) > 1:
+        main = folder / "all.cpp"
+        text = "".join(f'#include "{path}"\n' for path in paths)
+        if not main.is_file() or main.read_text() != text:
+            main.write_text(text)
+    return build(
+        compiler,
+        source=main,
+        prelude="#include <cuda_runtime.h>\n",
+        flags=(
+            *_COMMON_FLAGS,
+            *_TRACE_FLAGS[compiler.kind],
+            *(f"-iquote{folder}" for folder in dict.fromkeys(s.parent for s in sources)),
+            *(f"-D{define}" for define in defines),
+        ),
+        link=(
+            "-fno-sanitize=all",
+            "-no-pie",
+            "-pthread",
+            str(library.path),
+            f"-Wl,-rpath,{library.path.parent}",
+        ),
+        kind="executable",
+        include=(include_dir() / "opwright" / "cuda", *include),
+    )
+
+
+def emulate(
+    sources: Sequence[Path],
+    *,
+    include: Sequence[Path] = (),
+    defines: Sequence[str] = (),
+    args: Sequence[str] = (),
+    time_limit: float = 60.0,
+    memory_limit: int = 0,
+    seed: int = 0,
+    schedules: int = 1,
+    workers: int = 0,
+    device: str = "h200",
+    checks: bool = True,
+    counters: bool = False,
+    stdin: bytes = b"",
+    compiler: Compiler | None = None,
+) -> Emulation:
+    """Build and run a whole program, ``schedules`` times with seeds ``seed``, ``seed + 1``, ...
+
+    ``time_limit`` is seconds for each run; ``memory_limit`` bytes of host memory (0: three
+    quarters of what is free); ``workers`` host threads (0: all cores); ``seed`` 0 runs threads in
+    their natural order, others shuffle it. A program that crashes, loops or exits is an outcome,
+    not an exception. Raises ``UnknownNameError`` for an unknown ``device``, and what
+    ``compile_program`` raises.
+    """
+    profile = load_profile(device)
+    built = compile_program(sources, include=include, defines=defines, compiler=compiler)
+    command = _command(sources, include, defines, args, device)
+    runs = [
+        _run(built, args, time_limit, memory_limit, seed + i, workers, profile, checks, counters, stdin)
+        for i in range(max(1, schedules))
+    ]
+    findings: list[Finding] = []
+    first: Emulation | None = None
+    for i, (code, out, err, raw, seconds) in enumerate(runs):
+        rerun = command if seed + i == 0 else command.replace(" emulate", f" emulate --seed {seed + i}", 1)
+        frames = symbolize(built.path, _addresses(raw))
+        findings += _findings(raw, frames, rerun)
+        if code < 0 and not any(r["kind"] in ("crash", "abort", "stack-overflow") for r in raw.findings.values()):
+            findings.append(_ended_by_signal(-code, rerun))
+        if first is None or (first.exit_code == 0 and code != 0):
+            first = Emulation(
+                exit_code=code,
+                stdout=out,
+                stderr=err,
+                findings=(),
+                counters=_counters(raw, frames),
+                launches=tuple(raw.launches),
+                seconds=seconds,
+                build_seconds=0.0 if built.cached else built.seconds,
+            )
+    assert first is not None
+    return Emulation(**{**first.__dict__, "findings": tuple(merge(findings))})
+
+
+def _command(
+    sources: Sequence[Path], include: Sequence[Path], defines: Sequence[str], args: Sequence[str], device: str
+) -> str:
+    words = ["opwright", "emulate", *map(str, sources)]
+    for folder in include:
+        words += ["-I", str(folder)]
+    for define in defines:
+        words += ["-D", define]
+    words += ["--device", device]
+    if args:
+        words += ["--", *args]
+    return shlex.join(words)
+
+
+def _free_memory() -> int:
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return 1 << 33
+    found = re.search(r"MemAvailable:\s+(\d+) kB", text)
+    return int(found[1]) * 1024 if found else 1 << 33
+
+
+def _run(
+    built: Built,
+    args: Sequence[str],
+    time_limit: float,
+    memory_limit: int,
+    seed: int,
+    workers: int,
+    profile: Profile,
+    checks: bool,
+    counters: bool,
+    stdin: bytes,
+) -> tuple[int, str, str, _Raw, float]:
+    raw = _Raw()
+    limit = memory_limit or _free_memory() * 3 // 4
+    read, write = os.pipe()
+    environment = {
+        **os.environ,
+        "OPWRIGHT_EMULATOR_FD": str(write),
+        "OPWRIGHT_EMULATOR_PROFILE": profile.environment(limit),
+        "OPWRIGHT_EMULATOR_SEED": str(seed),
+        "OPWRIGHT_EMULATOR_TIME": str(time_limit),
+        "OPWRIGHT_EMULATOR_CHECKS": "1" if checks else "0",
+        "OPWRIGHT_EMULATOR_COUNTERS": "1" if counters else "0",
+    }
+    if workers:
+        environment["OPWRIGHT_EMULATOR_WORKERS"] = str(workers)
+
+    def limits() -> None:
+        # Of private writable memory: what is only reserved (the device's address space) is free.
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def listen() -> None:
+        with os.fdopen(read, "rb") as pipe:
+            for line in pipe:
+                raw.take(line)
+
+    listener = threading.Thread(target=listen, daemon=True)
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            [str(built.path), *args],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+            env=environment,
+            pass_fds=(write,),
+            start_new_session=True,
+            preexec_fn=limits,
+        )
+        os.close(write)
+        listener.start()
+        try:
+            process.communicate(stdin, timeout=time_limit + _GRACE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        listener.join(timeout=_GRACE)
+        seconds = time.monotonic() - began
+        out.seek(0)
+        err.seek(0)
+        texts = [stream.read().decode(errors="replace") for stream in (out, err)]
+    return process.returncode, texts[0], texts[1], raw, seconds
+
+
+def _addresses(raw: _Raw) -> list[int]:
+    found = [r[key] for r in raw.findings.values() for key in ("pc", "other_pc")]
+    return found + [r["pc"] for r in raw.counters]
+
+
+def _users(frames: tuple[Frame, ...]) -> Frame:
+    """The innermost frame in the user's own files."""
+    ours = str(include_dir())
+    for frame in frames:
+        if frame.line and not frame.file.startswith((ours, "/usr/", "opwright/")):
+            return frame
+    return frames[0] if frames else Frame("", "", 0)
+
+
+def _findings(raw: _Raw, frames: Mapping[int, tuple[Frame, ...]], command: str) -> list[Finding]:
+    found: dict[tuple[Any, ...], Finding] = {}
+    for number, record in raw.findings.items():
+        tally = raw.counts.get(number, {"count": 1, "same": 0})
+        here = _users(frames.get(record["pc"], ()))
+        there = _users(frames.get(record["other_pc"], ()))
+        file, line = (record["file"], record["line"]) if record["file"] else (here.file, here.line)
+        if record["kind"] == "barrier-divergence" and _same_place(frames, record):
+            continue  # one source line that the compiler made two calls of
+        details = dict(record["details"])
+        message = record["message"].replace("{here}", f"line {line}").replace("{there}", f"line {there.line}")
+        if record["kind"] == "out-of-bounds" and "column" in details:
+            name = _array_at(file, line, int(details["column"]))
+            message = f"{name}: {message}" if name else message
+            details["array"] = name
+        if there.line:
+            details |= {"other_line": there.line, "other_file": there.file}
+        if record["other_thread"]:
+            details["other_thread"] = record["other_thread"]
+        same = record["kind"].startswith("race") and tally["same"] == tally["count"] > 0
+        if same:
+            message += "; every write stored the value that was already there"
+        details["same_value"] = same
+        count = max(1, tally["count"])
+        # The same line compiled twice (inlined, unrolled) is one entry.
+        key = (record["kind"], file, line, there.file, there.line)
+        if key in found:
+            old = found[key]
+            same = bool(old.details["same_value"]) and same
+            found[key] = Finding(
+                **{**old.__dict__, "count": old.count + count, "details": {**old.details, "same_value": same}}
+            )
+            continue
+        found[key] = Finding(
+            kind=record["kind"],
+            operator="",
+            kernel="",
+            message=message,
+            file=file,
+            line=line,
+            case=record["thread"],
+            command=command,
+            details=details,
+            count=count,
+        )
+    return list(found.values())
+
+
+def _same_place(frames: Mapping[int, tuple[Frame, ...]], record: Mapping[str, Any]) -> bool:
+    return frames.get(record["pc"]) == frames.get(record["other_pc"])
+
+
+def _array_at(file: str, line: int, column: int) -> str:
+    """The array that is indexed at a place in the source; empty when it cannot be told."""
+    try:
+        text = Path(file).read_text(errors="replace").splitlines()[line - 1]
+    except (OSError, IndexError):
+        return ""
+    found = re.match(r"[A-Za-z_]\w*", text[column - 1 :])
+    if found:
+        return found[0]
+    before = re.search(r"([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\[?$", text[: column - 1])
+    return before[1] if before else ""
+
+
+def _ended_by_signal(number: int, command: str) -> Finding:
+    name = signal.Signals(number).name
+    kind = "memory-limit" if number == signal.SIGKILL else "crash"
+    return Finding(kind, "", "", f"the program was ended by {name}", command=command)
+
+
+def _counters(raw: _Raw, frames: Mapping[int, tuple[Frame, ...]]) -> tuple[Counter, ...]:
+    sums: dict[tuple[str, str, int, str, str, str], dict[str, int]] = {}
+    names = ("requests", "sectors", "wavefronts", "ideal", "lanes", "bytes_used", "divergent", "contention")
+    for record in raw.counters:
+        frame = _users(frames.get(record["pc"], ()))
+        key = (record["kernel"], frame.file, frame.line, record["space"], record["operation"], record["array"])
+        row = sums.setdefault(key, dict.fromkeys(names, 0))
+        for name in names:
+            row[name] += record[name]
+    return tuple(Counter(*key, **row) for key, row in sorted(sums.items()))
