@@ -64,6 +64,7 @@ _TRACE_FLAGS = {**_TRACE_FLAGS, "zig": _TRACE_FLAGS["clang"]}
 _COMMON_FLAGS = (
     "-O2",
     "-g",
+    "-gdwarf-4",  # binutils up to 2.40 take a #line in version 5 for the file that was compiled
     "-fno-pie",
     "-fno-optimize-sibling-calls",
     "-fno-omit-frame-pointer",

@@ -1,21 +1,19 @@
 // Accesses outside every allocation, after a free, or at an address that the hardware refuses.
 #pragma once
 
-#include "core/grid.h"
+#include "checks/seen.h"
 
 namespace opw::checks {
-
-using namespace opw::core;
 
 class Bounds final : public Observer {
 public:
     bool access(const Access& a) override {
         if (a.allocation && a.address >= a.allocation->low && a.address + a.size <= a.allocation->high && !a.allocation->freed) {
-            if (a.address % a.size == 0) {
+            if ((a.address & (a.size - 1)) == 0) {
                 if (a.space != Space::constant || !(a.flags & is_write)) return true;
-                return wrong(a, "write-to-constant", operation(a) + " in " + a.allocation->name + ", which is __constant__");
+                return wrong(a, "write-to-constant", operation(a.flags, a.size) + " in " + a.allocation->name + ", which is __constant__");
             }
-            return wrong(a, "misaligned", operation(a) + " in " + a.allocation->name + " at byte " +
+            return wrong(a, "misaligned", operation(a.flags, a.size) + " in " + a.allocation->name + " at byte " +
                          std::to_string(a.address - a.allocation->low) + ": the address is not a multiple of " + std::to_string(a.size));
         }
         if (a.array_of_constants) return true;
@@ -23,11 +21,6 @@ public:
     }
 
 private:
-    static std::string operation(const Access& a) {
-        const char* what = a.flags & is_atomic ? "atomic operation" : a.flags & is_write ? "write" : "read";
-        return std::string(what) + " of " + std::to_string(a.size) + " bytes";
-    }
-
     bool wrong(const Access& a, const char* kind, const std::string& message, std::vector<std::pair<std::string, std::string>> details = {}) {
         Report r;
         r.kind = kind;
@@ -42,10 +35,10 @@ private:
 
     bool outside(const Access& a) {
         if (a.allocation && a.allocation->freed) {
-            return wrong(a, "use-after-free", operation(a) + " in " + a.allocation->name + ", which was freed at line " +
+            return wrong(a, "use-after-free", operation(a.flags, a.size) + " in " + a.allocation->name + ", which was freed at line " +
                          std::to_string(a.allocation->free_line));
         }
-        if (a.address < 4096) return wrong(a, "null-pointer", operation(a) + " through a null pointer");
+        if (a.address < 4096) return wrong(a, "null-pointer", operation(a.flags, a.size) + " through a null pointer");
         if (a.space == Space::shared) {
             return beyond(a, nearest(a.address, a.thread->block->shared_objects), "shared memory");
         }
@@ -55,12 +48,12 @@ private:
             return beyond(a, nearest(a.address, all), "global memory");
         }
         if (a.space == Space::local) {
-            return wrong(a, "out-of-bounds", operation(a) + " in the local memory of another thread");
+            return wrong(a, "out-of-bounds", operation(a.flags, a.size) + " in the local memory of another thread");
         }
         if (Allocation* near = variables().near(a.address)) {
             if (in_host_data(a.address)) return beyond(a, near, "global memory");
         }
-        return wrong(a, "host-memory", operation(a) + (in_host_data(a.address) ? " of a host variable: device code reaches only __device__, __constant__ and __managed__ ones"
+        return wrong(a, "host-memory", operation(a.flags, a.size) + (in_host_data(a.address) ? " of a host variable: device code reaches only __device__, __constant__ and __managed__ ones"
                                                                                : " at an address that is no device memory (a host pointer, or one never set)"));
     }
 
@@ -78,10 +71,10 @@ private:
     }
 
     bool beyond(const Access& a, const Allocation* near, const char* where) {
-        if (!near) return wrong(a, "out-of-bounds", operation(a) + " outside all " + where);
+        if (!near) return wrong(a, "out-of-bounds", operation(a.flags, a.size) + " outside all " + where);
         const bool before = a.address < near->low;
         const uintptr_t offset = before ? near->low - a.address : a.address - near->high;
-        std::string message = operation(a);
+        std::string message = operation(a.flags, a.size);
         if (!before && a.address < near->high) {
             message += " across the end of " + near->name + ", " + std::to_string(a.address + a.size - near->high) + " bytes too far";
         } else {

@@ -19,7 +19,7 @@ static void at_barrier(int kind, int predicate, void* pc) {
 
 static void observe_fence(Scope scope) {
     Thread& t = here();
-    for (Observer* o : observers.accesses) o->fence(t, scope);
+    for (Observer* o : observers.all) o->fence(t, scope);
 }
 
 // Applies `change` to *address as one atomic step; host threads share the memory.

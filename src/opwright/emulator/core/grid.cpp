@@ -114,6 +114,7 @@ void start_block(RunningLaunch& launch, Slot& slot, uint64_t linear) {
         t.spins = 0;
     }
     for (Warp& warp : b.warps) warp.waiting = 0;
+    b.faulted = false;
     slot.left = count;
     slot.at_grid = false;
     for (Observer* o : observers.all) o->block_begins(b);
@@ -264,7 +265,7 @@ bool run_warp(Worker& w, Slot& slot, Warp& warp, const uint8_t* order) {
             resume(w, slot, t);
             if (t.state != Thread::State::ready) changed = true;
         }
-        for (Observer* o : observers.accesses) o->turn_ends(warp);
+        for (Observer* o : observers.all) o->turn_ends(warp);
         if (warp.waiting && resolve(warp, false)) changed = ready = true;
         any |= changed;
         if (!changed || !ready) return any;
@@ -495,6 +496,8 @@ uint64_t workers() {
     return count;
 }
 
+uint32_t slots() { return slots_made; }
+
 Stacks& all_stacks() { return stacks(); }
 
 void wait_here(Thread& t, Thread::State state, uintptr_t pc) {
@@ -503,13 +506,14 @@ void wait_here(Thread& t, Thread::State state, uintptr_t pc) {
     t.last_pc = pc;
     if (state == Thread::State::warp) {
         ++t.warp->waiting;
-        for (Observer* o : observers.accesses) o->warp_operation(t, pc);
+        for (Observer* o : observers.all) o->warp_operation(t, pc);
     }
     leave(*static_cast<Fiber*>(t.fiber), current_worker->home);
 }
 
 void stop_here(Thread& t) {
     t.state = Thread::State::stopped;
+    t.block->faulted = true;
     leave(*static_cast<Fiber*>(t.fiber), current_worker->home);
     std::abort();  // nobody resumes a stopped thread
 }

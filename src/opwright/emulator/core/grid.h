@@ -50,7 +50,7 @@ struct Worker {
 };
 
 struct RunningLaunch {
-    Launch seen;  // what observers get
+    Grid seen;  // what observers get
     const LaunchRequest* request = nullptr;
     std::atomic<uint64_t> next{0};
     std::atomic<uint64_t> resident{0};
@@ -69,7 +69,6 @@ extern thread_local Worker* current_worker __attribute__((tls_model("initial-exe
 
 struct Observers {
     std::vector<Observer*> all;
-    std::vector<Observer*> accesses;
 };
 extern Observers observers;
 
@@ -80,7 +79,6 @@ Allocation* place_shared(Slot& slot, uintptr_t at, size_t size);
 Stacks& all_stacks();
 bool in_program_text(uintptr_t pc);
 bool in_host_data(uintptr_t address);
-uint32_t site_count();
 void wait_here(Thread& thread, Thread::State state, uintptr_t pc);
 void stop_here(Thread& thread);  // ends the calling thread; does not return
 void give_way(Thread& thread);

@@ -59,7 +59,7 @@ struct Site {
 
 struct Block;
 struct Warp;
-struct Launch;
+struct Grid;
 
 struct Thread {
     Block* block = nullptr;
@@ -103,7 +103,7 @@ struct Warp {
 };
 
 struct Block {
-    Launch* launch = nullptr;
+    Grid* launch = nullptr;
     uint3 index{};
     uint64_t linear = 0;
     uint32_t slot = 0;  // which of the resident blocks, from 0: what observers keep state by
@@ -113,9 +113,10 @@ struct Block {
     uintptr_t shared_low = 0;
     uintptr_t shared_high = 0;
     std::vector<Allocation*> shared_objects;
+    bool faulted = false;  // a thread was stopped: what it left undone is no finding of its own
 };
 
-struct Launch {
+struct Grid {
     uint64_t number = 0;  // from 1
     dim3 grid;
     dim3 block;
@@ -152,11 +153,12 @@ struct Report {
 };
 // Counted under (kind, pc or line, other pc); the first one is the example. Returns its number.
 int report(const Report& report, uint64_t count = 1);
+void report_again(int number);  // one more of the same
 // One of the races counted under this number turned out to write the value that was there.
 void report_same_value(int number);
 
 std::string describe(const Thread& thread);
-std::string describe(const Launch& launch, uint64_t block, uint32_t thread);  // from linear numbers
+std::string describe(const Grid& launch, uint64_t block, uint32_t thread);  // from linear numbers
 
 class Observer {
 public:
@@ -167,8 +169,8 @@ public:
     // The host wrote (memset, memcpy), or copied device memory from elsewhere on the device.
     virtual void host_wrote(Allocation&, uintptr_t, size_t) {}
     virtual void device_copied(Allocation&, uintptr_t, Allocation&, uintptr_t, size_t) {}
-    virtual void launch_begins(Launch&) {}
-    virtual void launch_ends(Launch&) {}
+    virtual void launch_begins(Grid&) {}
+    virtual void launch_ends(Grid&) {}
     virtual void block_begins(Block&) {}
     virtual void shared_appears(Block&, Allocation&) {}
     virtual void block_ends(Block&) {}
@@ -179,20 +181,26 @@ public:
     virtual void barrier(Block&) {}             // every live thread has arrived; none has left
     virtual void warp_synchronized(Warp&, uint32_t, uintptr_t) {}  // by these lanes
     virtual void warp_operation(Thread&, uintptr_t) {}              // one lane came to one
-    virtual void grid_synchronized(Launch&) {}
+    virtual void grid_synchronized(Grid&) {}
     // What the scheduler found.
     virtual void barrier_left_out(Block&, const Thread&, const std::vector<const Thread*>&) {}
     virtual void barrier_diverged(Block&, const Thread&, const Thread&, uint32_t) {}
     virtual void lane_foreign(const Thread&, uint32_t, uintptr_t) {}
     virtual void lanes_missing(Warp&, const Thread&, uint32_t) {}
-    virtual void grid_barrier_left_out(Launch&, const Thread&, uint64_t) {}
+    virtual void grid_barrier_left_out(Grid&, const Thread&, uint64_t) {}
     virtual void launch_refused(const LaunchRequest&, const std::string&) {}
     virtual void finished() {}
 };
 
-// The observers in the order in which they are asked; each list holds those that want the hook.
-void add_observer(Observer* observer, bool sees_accesses);
+void add_observer(Observer* observer);
+// Asked before every access; false stops the thread. One function for all checks together, so that
+// they are compiled into one; null when nobody looks.
+extern bool (*on_access)(const Access&);
 const Site& site(uint32_t index);
+uint32_t site_at(uintptr_t pc, unsigned flags, uint32_t size);  // its number, given out at first sight
+uint32_t slots();  // resident blocks so far: Block::slot is below it
+void write_line(const std::string& line);
+std::string json_quoted(const std::string& text);
 uint64_t workers();
 
 }  // namespace opw::core

@@ -383,6 +383,13 @@ cudaError_t launch(const LaunchRequest& given) {
     running_launch = &running;
     run(running);
     running_launch = nullptr;
+    const auto number = [](const char* name, uint64_t value) { return std::string(",\"") + name + "\":" + std::to_string(value); };
+    if (h.launches <= 10000) {
+        write_line("{\"launch\":" + std::to_string(h.launches) + ",\"kernel\":" + json_quoted(kernel) + ",\"file\":" + json_quoted(file) +
+                   number("line", static_cast<uint64_t>(line)) + number("grid_x", q.grid.x) + number("grid_y", q.grid.y) +
+                   number("grid_z", q.grid.z) + number("block_x", q.block.x) + number("block_y", q.block.y) +
+                   number("block_z", q.block.z) + number("dynamic_shared", q.shared) + number("declared_shared", running.shared_used) + "}");
+    }
     h.declared_shared[plain_name(kernel)] = running.shared_used;
     return cudaSuccess;
 }

@@ -8,10 +8,11 @@
 namespace opw::core {
 
 void write_counts();
-void write_line(const std::string& line);
 void report_left_over();
 void add_checks();
 extern RunningLaunch* running_launch;
+
+bool (*on_access)(const Access&) = nullptr;
 
 namespace {
 
@@ -153,10 +154,9 @@ Process process;
 
 void prepare_host_thread() { give_signal_stack(); }
 
-void add_observer(Observer* observer, bool sees_accesses) {
+void add_observer(Observer* observer) {
     observer->id = static_cast<int>(observers.all.size());
     observers.all.push_back(observer);
-    if (sees_accesses) observers.accesses.push_back(observer);
 }
 
 }  // namespace opw::core

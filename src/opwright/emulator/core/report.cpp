@@ -86,6 +86,12 @@ int report(const Report& r, uint64_t count) {
     return place->second;
 }
 
+void report_again(int number) {
+    Reports& all = reports();
+    const std::lock_guard<std::mutex> hold(all.mutex);
+    ++all.tallies[static_cast<size_t>(number)]->count;
+}
+
 void report_same_value(int number) {
     Reports& all = reports();
     const std::lock_guard<std::mutex> hold(all.mutex);
@@ -112,7 +118,7 @@ std::string describe(const Thread& thread) {
     return "thread " + triple(thread.index.x, thread.index.y, thread.index.z) + " of block " + triple(b.x, b.y, b.z);
 }
 
-std::string describe(const Launch& launch, uint64_t block, uint32_t thread) {
+std::string describe(const Grid& launch, uint64_t block, uint32_t thread) {
     const dim3 g = launch.grid, s = launch.block;
     return "thread " + triple(thread % s.x, thread / s.x % s.y, thread / (s.x * s.y)) + " of block " +
            triple(static_cast<unsigned>(block % g.x), static_cast<unsigned>(block / g.x % g.y),

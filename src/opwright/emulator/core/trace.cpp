@@ -139,7 +139,7 @@ Variables& variables() {
     return *all;
 }
 const Site& site(uint32_t index) { return sites().get(index); }
-uint32_t site_count() { return sites().count(); }
+uint32_t site_at(uintptr_t pc, unsigned flags, uint32_t size) { return sites().number(pc, flags, size); }
 bool in_program_text(uintptr_t pc) { return pc - image().text_low < image().text_high - image().text_low; }
 bool in_host_data(uintptr_t address) {
     const Segment* segment = image().at(address);
@@ -152,12 +152,7 @@ __attribute__((noinline)) void event(Thread& t, uintptr_t address, uint32_t size
     if (address - t.stack_low < t.stack_high - t.stack_low) return;
     const LaunchRequest& request = *current_worker->launch->request;
     if (address - reinterpret_cast<uintptr_t>(request.arguments) < request.arguments_size) return;
-    if (!observers.accesses.empty()) {
-        const Access a = classify(t, address, size, flags, sites().number(pc, flags, size));
-        for (Observer* o : observers.accesses) {
-            if (!o->access(a)) stop_here(t);
-        }
-    }
+    if (on_access && !on_access(classify(t, address, size, flags, sites().number(pc, flags, size)))) stop_here(t);
     t.budget -= 1;
     if (flags & (is_atomic | is_volatile)) {
         t.budget -= waiting_cost;
