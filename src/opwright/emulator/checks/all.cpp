@@ -15,9 +15,22 @@ checks::Initialized* initialized;
 checks::Races* races;
 checks::Counters* counters;
 
-// The classes are final, so the calls are direct.
-bool check(const Access& a) { return bounds->access(a) && initialized->access(a) && races->access(a); }
-bool check_and_count(const Access& a) { return check(a) && counters->access(a); }
+template <bool counted> __attribute__((always_inline)) inline bool check(const Access& a) {
+    return bounds->access(a) && initialized->access(a) && races->access(a) && (!counted || counters->access(a));
+}
+template <bool counted, uint32_t size, unsigned flags> bool plain(Thread& t, uintptr_t address, uintptr_t pc) {
+    return check<counted>(classify(t, address, size, flags, sites.number(pc, flags, size)));
+}
+template <bool counted> bool any(Thread& t, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) {
+    return check<counted>(classify(t, address, size, flags, sites.number(pc, flags, size)));
+}
+template <bool counted> AccessHooks all_hooks() {
+    return {{plain<counted, 1, is_read>, plain<counted, 2, is_read>, plain<counted, 4, is_read>, plain<counted, 8, is_read>,
+             plain<counted, 16, is_read>},
+            {plain<counted, 1, is_write>, plain<counted, 2, is_write>, plain<counted, 4, is_write>, plain<counted, 8, is_write>,
+             plain<counted, 16, is_write>},
+            any<counted>};
+}
 
 }  // namespace
 
@@ -26,11 +39,12 @@ void add_checks() {
     add_observer(initialized = new checks::Initialized);
     add_observer(races = new checks::Races);
     add_observer(new checks::Synchronization);
-    on_access = check;
     const char* count = std::getenv("OPWRIGHT_EMULATOR_COUNTERS");
     if (count && *count == '1') {
         add_observer(counters = new checks::Counters);
-        on_access = check_and_count;
+        hooks = all_hooks<true>();
+    } else {
+        hooks = all_hooks<false>();
     }
 }
 

@@ -7,21 +7,27 @@ namespace opw::checks {
 
 class Bounds final : public Observer {
 public:
-    bool access(const Access& a) override {
+    __attribute__((always_inline)) bool access(const Access& a) {
         if (a.allocation && a.address >= a.allocation->low && a.address + a.size <= a.allocation->high && !a.allocation->freed) {
             if ((a.address & (a.size - 1)) == 0) {
-                if (a.space != Space::constant || !(a.flags & is_write)) return true;
-                return wrong(a, "write-to-constant", operation(a.flags, a.size) + " in " + a.allocation->name + ", which is __constant__");
+                return a.space != Space::constant || !(a.flags & is_write) || constant(a);
             }
-            return wrong(a, "misaligned", operation(a.flags, a.size) + " in " + a.allocation->name + " at byte " +
-                         std::to_string(a.address - a.allocation->low) + ": the address is not a multiple of " + std::to_string(a.size));
+            return misaligned(a);
         }
         if (a.array_of_constants) return true;
         return outside(a);
     }
 
 private:
-    bool wrong(const Access& a, const char* kind, const std::string& message, std::vector<std::pair<std::string, std::string>> details = {}) {
+    __attribute__((noinline, cold)) static bool constant(const Access& a) {
+        return wrong(a, "write-to-constant", operation(a.flags, a.size) + " in " + a.allocation->name + ", which is __constant__");
+    }
+    __attribute__((noinline, cold)) static bool misaligned(const Access& a) {
+            return wrong(a, "misaligned", operation(a.flags, a.size) + " in " + a.allocation->name + " at byte " +
+                         std::to_string(a.address - a.allocation->low) + ": the address is not a multiple of " + std::to_string(a.size));
+    }
+
+    __attribute__((noinline, cold)) static bool wrong(const Access& a, const char* kind, const std::string& message, std::vector<std::pair<std::string, std::string>> details = {}) {
         Report r;
         r.kind = kind;
         r.pc = site(a.site).pc ? site(a.site).pc : a.thread->last_pc;
@@ -33,7 +39,7 @@ private:
         return false;
     }
 
-    bool outside(const Access& a) {
+    __attribute__((noinline, cold)) static bool outside(const Access& a) {
         if (a.allocation && a.allocation->freed) {
             return wrong(a, "use-after-free", operation(a.flags, a.size) + " in " + a.allocation->name + ", which was freed at line " +
                          std::to_string(a.allocation->free_line));
@@ -42,15 +48,15 @@ private:
         if (a.space == Space::shared) {
             return beyond(a, nearest(a.address, a.thread->block->shared_objects), "shared memory");
         }
-        if (a.space == Space::global && heap().contains(a.address)) {
+        if (a.space == Space::global && heap.contains(a.address)) {
             std::vector<Allocation*> all;
-            for (Allocation& x : heap().all()) if (x.low) all.push_back(&x);
+            for (Allocation& x : heap.all()) if (x.low) all.push_back(&x);
             return beyond(a, nearest(a.address, all), "global memory");
         }
         if (a.space == Space::local) {
             return wrong(a, "out-of-bounds", operation(a.flags, a.size) + " in the local memory of another thread");
         }
-        if (Allocation* near = variables().near(a.address)) {
+        if (Allocation* near = variables.near(a.address)) {
             if (in_host_data(a.address)) return beyond(a, near, "global memory");
         }
         return wrong(a, "host-memory", operation(a.flags, a.size) + (in_host_data(a.address) ? " of a host variable: device code reaches only __device__, __constant__ and __managed__ ones"
@@ -70,7 +76,7 @@ private:
         return best;
     }
 
-    bool beyond(const Access& a, const Allocation* near, const char* where) {
+    static bool beyond(const Access& a, const Allocation* near, const char* where) {
         if (!near) return wrong(a, "out-of-bounds", operation(a.flags, a.size) + " outside all " + where);
         const bool before = a.address < near->low;
         const uintptr_t offset = before ? near->low - a.address : a.address - near->high;

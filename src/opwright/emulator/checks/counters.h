@@ -46,7 +46,7 @@ public:
             w.last_group = 0;
         }
     }
-    bool access(const Access& a) override {
+    __attribute__((always_inline)) bool access(const Access& a) {
         if (a.space == Space::constant || !a.allocation) return true;
         State& s = *states_[a.thread->block->slot];
         if (a.site >= s.costs.size()) s.costs.resize(a.site + 64);

@@ -40,7 +40,7 @@ public:
         }
     }
 
-    bool access(const Access& a) override {
+    __attribute__((always_inline)) bool access(const Access& a) {
         if (!a.allocation) return true;
         uint8_t* const bits = static_cast<uint8_t*>(a.allocation->shadow[id]);
         if (!bits) return true;

@@ -45,6 +45,7 @@ public:
         s.next = s.end = 0;
         s.first = s.epoch = fresh(s);
         s.known.clear();
+        s.stepped = false;
         s.parallel = b.launch->blocks > 1;
         if (s.threads.size() < b.thread_count) s.threads.resize(b.thread_count);
         for (uint32_t i = 0; i < b.thread_count; ++i) {
@@ -100,7 +101,7 @@ public:
         step(s, me);
     }
 
-    bool access(const Access& a) override {
+    __attribute__((always_inline)) bool access(const Access& a) {
         if (!a.allocation) return true;
         Shadow* const shadow = static_cast<Shadow*>(a.allocation->shadow[id]);
         if (!shadow) return true;
@@ -192,6 +193,7 @@ private:
         uint32_t linear = 0;
         uint32_t first = 0, epoch = 0;   // first interval of the block; of the time since its barrier
         uint32_t next = 0, end = 0;      // numbers left
+        bool stepped = false;            // a thread has passed __syncwarp or a fence
         bool parallel = false;           // other blocks may run at the same time
         std::vector<ThreadState> threads;
         std::vector<std::unique_ptr<Clocks>> clocks;
@@ -212,6 +214,7 @@ private:
         return s.next++;
     }
     void step(BlockState& s, ThreadState& t) {
+        s.stepped = true;
         const uint32_t steps = static_cast<uint32_t>(t.record >> 26) & 63;
         if (steps < 63) t.record += uint64_t{1} << 26;
         else t.record = uint64_t{fresh(s)} << 32 | (t.record & (uint64_t{1023} << 16));
@@ -310,6 +313,10 @@ private:
             return shared || (interval >= s.first && races.owners_[interval >> 3] == s.linear);
         }
 
+        // The common case, without following any message.
+        __attribute__((always_inline)) bool long_past(uint64_t record) const {
+            return static_cast<uint32_t>(record >> 32) < (shared ? s.epoch : races.era_);
+        }
         bool ordered(uint64_t record) const {
             const uint32_t interval = static_cast<uint32_t>(record >> 32);
             if (shared ? interval < s.epoch : interval < races.era_) return true;
@@ -333,11 +340,14 @@ private:
             else __atomic_store_n(&word, mine, __ATOMIC_RELAXED);
         }
 
-        void check(uint64_t record) const {
-            if (record && !same_thread_and_time(record, mine) && !ordered(record)) races.found(*this, record);
+        __attribute__((always_inline)) void check(uint64_t record) const {
+            if (!long_past(record) && !same_thread_and_time(record, mine)) suspect(record);
+        }
+        __attribute__((noinline)) void suspect(uint64_t record) const {
+            if (!ordered(record)) races.found(*this, record);
         }
 
-        void visit(Cell& cell, bool as_atomic, bool keep) const {
+        __attribute__((always_inline)) void visit(Cell& cell, bool as_atomic, bool keep) const {
             if (as_atomic) return atomic(cell, keep);
             if (!(a.flags & is_write)) return read(cell, keep);
             if (keep && !same_thread_and_time(load(cell.write), mine)) {
@@ -355,23 +365,27 @@ private:
             if (const uint64_t r = load(cell.atomic)) check(r);
         }
 
-        void read(Cell& cell, bool keep) const {
+        __attribute__((always_inline)) void read(Cell& cell, bool keep) const {
             if (keep) {
                 const uint64_t first = load(cell.read[0]);
-                if (!same_thread_and_time(first, mine)) {
-                    if (first == 0 || ordered(first)) {
-                        store(cell.read[0]);
-                    } else {
-                        const uint64_t second = load(cell.read[1]);
-                        if (!same_thread_and_time(second, mine) && (second == 0 || closer(first, second) || ordered(second))) {
-                            store(cell.read[1]);
-                        }
-                    }
+                if (long_past(first)) {
+                    store(cell.read[0]);
+                } else if (!same_thread_and_time(first, mine)) {
+                    const uint64_t second = load(cell.read[1]);
+                    if (long_past(second)) store(cell.read[1]);
+                    else if (!same_thread_and_time(second, mine)) keep_reader(cell, first, second);
                 }
             }
             check(load(cell.write));
             const uint64_t other = load(cell.atomic);
             if (other & 2) check(other);
+        }
+        __attribute__((noinline)) void keep_reader(Cell& cell, uint64_t first, uint64_t second) const {
+            if (closer(first, second)) return store(cell.read[1]);
+            // Without messages inside a block, whatever is of this interval is unordered.
+            if (shared && !s.stepped && !races.used_.load(std::memory_order_relaxed)) return;
+            if (ordered(first)) return store(cell.read[0]);
+            if (ordered(second)) store(cell.read[1]);
         }
 
         // Whether the two readers kept are of one warp (or block) and this one is of another: keeping
@@ -385,7 +399,7 @@ private:
             return (first >> 21 & 31) == (second >> 21 & 31) && (first >> 21 & 31) != (mine >> 21 & 31);
         }
 
-        void atomic(Cell& cell, bool keep) const {
+        __attribute__((noinline)) void atomic(Cell& cell, bool keep) const {
             const uint64_t before = load(cell.atomic);
             if (keep && (before == 0 || (mine & 2) || !(before & 2) || ordered(before))) store(cell.atomic);
             check(load(cell.write));

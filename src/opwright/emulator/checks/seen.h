@@ -3,7 +3,7 @@
 
 #include <unordered_map>
 
-#include "core/grid.h"
+#include "core/trace.h"
 
 namespace opw::checks {
 

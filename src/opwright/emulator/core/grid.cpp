@@ -8,6 +8,7 @@ namespace opw::core {
 
 thread_local Worker* current_worker = nullptr;
 Observers observers;
+Stacks& stacks = *new Stacks;
 
 Allocation* place_shared(Slot& slot, uintptr_t at, size_t size) {
     Allocation& object = slot.objects.emplace_back();
@@ -22,11 +23,6 @@ Allocation* place_shared(Slot& slot, uintptr_t at, size_t size) {
 }
 
 namespace {
-
-Stacks& stacks() {
-    static Stacks* const all = new Stacks;
-    return *all;
-}
 
 std::atomic<uint32_t> slots_made{0};
 
@@ -122,7 +118,7 @@ void start_block(RunningLaunch& launch, Slot& slot, uint64_t linear) {
 
 void resume(Worker& w, Slot& slot, Thread& t) {
     if (t.state == Thread::State::fresh) {
-        if (w.idle.empty()) w.idle.push_back(stacks().make());
+        if (w.idle.empty()) w.idle.push_back(stacks.make());
         Fiber* fiber = w.idle.back();
         w.idle.pop_back();
         prepare(*fiber, fiber_main);
@@ -497,8 +493,6 @@ uint64_t workers() {
 }
 
 uint32_t slots() { return slots_made; }
-
-Stacks& all_stacks() { return stacks(); }
 
 void wait_here(Thread& t, Thread::State state, uintptr_t pc) {
     t.state = state;

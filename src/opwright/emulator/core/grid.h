@@ -76,7 +76,7 @@ void run(RunningLaunch& launch);
 void event(Thread& t, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc);
 void traced_range(uintptr_t address, size_t size, unsigned flags, void* pc);
 Allocation* place_shared(Slot& slot, uintptr_t at, size_t size);
-Stacks& all_stacks();
+extern Stacks& stacks;
 bool in_program_text(uintptr_t pc);
 bool in_host_data(uintptr_t address);
 void wait_here(Thread& thread, Thread::State state, uintptr_t pc);

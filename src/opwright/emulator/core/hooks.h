@@ -175,8 +175,6 @@ public:
     virtual void shared_appears(Block&, Allocation&) {}
     virtual void block_ends(Block&) {}
     virtual void turn_ends(Warp&) {}  // each lane has run until it waited, ended or used its turn
-    // False stops the thread before the access happens.
-    virtual bool access(const Access&) { return true; }
     virtual void fence(Thread&, Scope) {}
     virtual void barrier(Block&) {}             // every live thread has arrived; none has left
     virtual void warp_synchronized(Warp&, uint32_t, uintptr_t) {}  // by these lanes
@@ -193,9 +191,15 @@ public:
 };
 
 void add_observer(Observer* observer);
-// Asked before every access; false stops the thread. One function for all checks together, so that
-// they are compiled into one; null when nobody looks.
-extern bool (*on_access)(const Access&);
+// Asked before every access; false stops the thread. One function for all checks together and for
+// each size of a plain access (1, 2, 4, 8, 16 bytes), so that a compiler makes one straight piece of
+// code of them; null when nobody looks.
+struct AccessHooks {
+    bool (*read[5])(Thread&, uintptr_t address, uintptr_t pc) = {};
+    bool (*write[5])(Thread&, uintptr_t address, uintptr_t pc) = {};
+    bool (*any)(Thread&, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) = nullptr;
+};
+extern AccessHooks hooks;
 const Site& site(uint32_t index);
 uint32_t site_at(uintptr_t pc, unsigned flags, uint32_t size);  // its number, given out at first sight
 uint32_t slots();  // resident blocks so far: Block::slot is below it

@@ -91,7 +91,7 @@ cudaError_t allocate(void** pointer, size_t size, Allocation::Kind kind) {
         return cudaSuccess;
     }
     if (size > limits().memory || h.used + size > limits().memory) return fail(cudaErrorMemoryAllocation);
-    Allocation* made = heap().allocate(size);
+    Allocation* made = heap.allocate(size);
     if (!made) return fail(cudaErrorMemoryAllocation);
     h.used += size;
     made->kind = kind;
@@ -109,7 +109,7 @@ cudaError_t release(void* pointer) {
     Host& h = host();
     if (!pointer) return cudaSuccess;
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
-    Allocation* found = heap().contains(address) ? heap().at(address) : nullptr;
+    Allocation* found = heap.contains(address) ? heap.at(address) : nullptr;
     if (!found || found->low != address) {
         host_report("invalid-free", found ? "free of an address inside " + found->name + ", not of its start"
                                           : "free of " + first_argument(h.arguments) + ", which is no device allocation");
@@ -123,15 +123,15 @@ cudaError_t release(void* pointer) {
     found->free_line = h.line;
     h.used -= found->size();
     for (Observer* o : observers.all) o->freed(*found);
-    heap().release(*found);
+    heap.release(*found);
     return cudaSuccess;
 }
 
 Allocation* device_memory(uintptr_t address) {
-    if (heap().contains(address)) return heap().at(address);
-    return variables().at(address);
+    if (heap.contains(address)) return heap.at(address);
+    return variables.at(address);
 }
-bool is_device(uintptr_t address) { return heap().contains(address) || variables().at(address); }
+bool is_device(uintptr_t address) { return heap.contains(address) || variables.at(address); }
 
 // Whether [address, address + size) is memory of the device; says so when it is not.
 bool check_range(uintptr_t address, size_t size, const char* what) {
@@ -155,7 +155,7 @@ bool check_range(uintptr_t address, size_t size, const char* what) {
 
 cudaError_t copy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
     if (size == 0) return cudaSuccess;
-    variables().sort();
+    variables.sort();
     const uintptr_t t = reinterpret_cast<uintptr_t>(to), f = reinterpret_cast<uintptr_t>(from);
     if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return fail(cudaErrorInvalidMemcpyDirection);
     if (!to || !from) {
@@ -188,7 +188,7 @@ cudaError_t copy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
 
 cudaError_t fill(void* pointer, int value, size_t size) {
     if (size == 0) return cudaSuccess;
-    variables().sort();
+    variables.sort();
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (!check_range(address, size, "memset")) return fail(cudaErrorInvalidValue);
     std::memset(pointer, value, size);
@@ -286,7 +286,7 @@ void report_left_over() {
         r.message = "this launch failed (" + h.unread_message + ") and the program never asked: call cudaGetLastError() after it";
         report(r);
     }
-    for (const Allocation& a : heap().all()) {
+    for (const Allocation& a : heap.all()) {
         if (!a.runtime || a.freed || !a.low) continue;
         Report r;
         r.kind = "leak";
@@ -314,7 +314,7 @@ Variable::Variable(const void* address, size_t size, const char* name, VariableK
     a.name = name;
     a.file = file;
     a.line = line;
-    Allocation* added = variables().add(a);
+    Allocation* added = variables.add(a);
     for (Observer* o : observers.all) {
         o->allocated(*added);
         o->host_wrote(*added, added->low, added->size());  // zero or its initialiser
@@ -364,7 +364,7 @@ cudaError_t launch(const LaunchRequest& given) {
         }
         return error;
     }
-    variables().sort();
+    variables.sort();
     std::fflush(stdout);
     RunningLaunch running;
     running.seen.number = ++h.launches;
@@ -395,24 +395,24 @@ cudaError_t launch(const LaunchRequest& given) {
 }
 
 cudaError_t to_symbol(const void* symbol, const void* from, size_t size, size_t offset, cudaMemcpyKind kind) {
-    variables().sort();
-    if (!variables().at(reinterpret_cast<uintptr_t>(symbol))) return fail(cudaErrorInvalidSymbol);
+    variables.sort();
+    if (!variables.at(reinterpret_cast<uintptr_t>(symbol))) return fail(cudaErrorInvalidSymbol);
     return copy(const_cast<char*>(static_cast<const char*>(symbol)) + offset, from, size, kind);
 }
 cudaError_t from_symbol(void* to, const void* symbol, size_t size, size_t offset, cudaMemcpyKind kind) {
-    variables().sort();
-    if (!variables().at(reinterpret_cast<uintptr_t>(symbol))) return fail(cudaErrorInvalidSymbol);
+    variables.sort();
+    if (!variables.at(reinterpret_cast<uintptr_t>(symbol))) return fail(cudaErrorInvalidSymbol);
     return copy(to, static_cast<const char*>(symbol) + offset, size, kind);
 }
 cudaError_t symbol_address(void** address, const void* symbol) {
-    variables().sort();
-    if (!variables().at(reinterpret_cast<uintptr_t>(symbol))) return fail(cudaErrorInvalidSymbol);
+    variables.sort();
+    if (!variables.at(reinterpret_cast<uintptr_t>(symbol))) return fail(cudaErrorInvalidSymbol);
     *address = const_cast<void*>(symbol);
     return cudaSuccess;
 }
 cudaError_t symbol_size(size_t* size, const void* symbol) {
-    variables().sort();
-    const Allocation* found = variables().at(reinterpret_cast<uintptr_t>(symbol));
+    variables.sort();
+    const Allocation* found = variables.at(reinterpret_cast<uintptr_t>(symbol));
     if (!found) return fail(cudaErrorInvalidSymbol);
     *size = found->size();
     return cudaSuccess;
@@ -456,7 +456,7 @@ cudaError_t best_block_size(int* grid, int* block, const char* call, size_t shar
 
 void* device_malloc(size_t size) {
     if (!current_worker) return std::malloc(size);
-    Allocation* made = heap().allocate(size);
+    Allocation* made = heap.allocate(size);
     if (!made) return nullptr;
     made->kind = Allocation::Kind::heap;
     made->name = "memory from the kernel's malloc";
@@ -466,7 +466,7 @@ void* device_malloc(size_t size) {
 void device_free(void* memory) {
     if (!current_worker) return std::free(memory);
     const uintptr_t address = reinterpret_cast<uintptr_t>(memory);
-    Allocation* found = memory && heap().contains(address) ? heap().at(address) : nullptr;
+    Allocation* found = memory && heap.contains(address) ? heap.at(address) : nullptr;
     if (!memory) return;
     if (!found || found->low != address || found->freed || found->kind != Allocation::Kind::heap) {
         Report r;
@@ -478,7 +478,7 @@ void device_free(void* memory) {
         return;
     }
     for (Observer* o : observers.all) o->freed(*found);
-    heap().release(*found);
+    heap.release(*found);
 }
 
 }  // namespace opw
@@ -544,7 +544,7 @@ const char* cudaGetErrorName(cudaError_t error) {
 }
 cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
 cudaError_t cudaDeviceReset(void) {
-    for (Allocation& a : heap().all()) {
+    for (Allocation& a : heap.all()) {
         if (!a.runtime || a.freed) continue;
         a.runtime = false;  // given back by the reset, no leak
     }

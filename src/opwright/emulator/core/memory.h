@@ -126,7 +126,7 @@ private:
     std::vector<Allocation*> sorted_;
 };
 
-Heap& heap();
-Variables& variables();
+extern Heap& heap;
+extern Variables& variables;
 
 }  // namespace opw::core

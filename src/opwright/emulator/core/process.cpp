@@ -12,8 +12,6 @@ void report_left_over();
 void add_checks();
 extern RunningLaunch* running_launch;
 
-bool (*on_access)(const Access&) = nullptr;
-
 namespace {
 
 std::atomic<bool> ended{false};

@@ -1,120 +1,13 @@
 // The compiler's calls before every memory access, and whose memory each address is.
-#include <link.h>
-
-#include "grid.h"
+#include "trace.h"
 
 namespace opw::core {
 
 namespace {
 
-struct Segment {
-    uintptr_t low, high;
-    bool writable;
-};
-
-// The program's own segments: where its text is, which data is constant, which is the host's.
-struct Image {
-    uintptr_t text_low = 0, text_high = 0;
-    std::vector<Segment> data;
-    Image() {
-        dl_iterate_phdr(
-            [](dl_phdr_info* info, size_t, void* raw) {
-                Image& image = *static_cast<Image*>(raw);
-                const bool program = image.text_high == 0;
-                for (int i = 0; i < info->dlpi_phnum; ++i) {
-                    const ElfW(Phdr)& h = info->dlpi_phdr[i];
-                    if (h.p_type != PT_LOAD) continue;
-                    const uintptr_t low = info->dlpi_addr + h.p_vaddr;
-                    if (program && (h.p_flags & PF_X)) {
-                        image.text_low = low;
-                        image.text_high = low + h.p_memsz;
-                    }
-                    image.data.push_back({low, low + h.p_memsz, (h.p_flags & PF_W) != 0});
-                }
-                return 0;
-            },
-            this);
-    }
-    const Segment* at(uintptr_t address) const {
-        for (const Segment& s : data) if (address >= s.low && address < s.high) return &s;
-        return nullptr;
-    }
-};
-const Image& image() {
-    static const Image* const read = new Image;
-    return *read;
-}
-
-// Sites are numbered as they are first met; a table over the text finds the number in one load.
-class Sites {
-public:
-    Sites() {
-        size_ = image().text_high - image().text_low;
-        table_ = reinterpret_cast<std::atomic<uint16_t>*>(
-            mmap(nullptr, size_ * sizeof(uint16_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-        low_ = image().text_low;
-        all_.resize(65536);
-    }
-    uint32_t number(uintptr_t pc, unsigned flags, uint32_t size) {
-        const uintptr_t at = pc - low_;
-        if (at >= size_) return 0;
-        const uint16_t known = table_[at].load(std::memory_order_acquire);
-        return known ? known : add(at, pc, flags, size);
-    }
-    const Site& get(uint32_t index) const { return all_[index]; }
-    uint32_t count() const { return count_; }
-
-private:
-    uint32_t add(uintptr_t at, uintptr_t pc, unsigned flags, uint32_t size) {
-        const std::lock_guard<std::mutex> hold(mutex_);
-        if (const uint16_t known = table_[at].load()) return known;
-        if (count_ + 1 >= all_.size()) return 0;
-        all_[++count_] = Site{pc, flags, size};
-        table_[at].store(static_cast<uint16_t>(count_), std::memory_order_release);
-        return count_;
-    }
-    std::mutex mutex_;
-    std::atomic<uint16_t>* table_ = nullptr;
-    uintptr_t low_ = 0;
-    size_t size_ = 0;
-    uint32_t count_ = 0;
-    std::vector<Site> all_;
-};
-Sites& sites() {
-    static Sites* const all = new Sites;
-    return *all;
-}
-
-Access classify(Thread& t, uintptr_t address, uint32_t size, unsigned flags, uint32_t site) {
-    Access a{&t, address, size, flags, site, Space::other, nullptr, false};
-    const Block& b = *t.block;
-    if (address - b.shared_low < shared_span) {
-        a.space = Space::shared;
-        a.allocation = current_worker->slot->by_granule[(address - b.shared_low) / shared_granule];
-        return a;
-    }
-    if (heap().contains(address)) {
-        a.space = Space::global;
-        a.allocation = heap().at(address);
-        return a;
-    }
-    if (all_stacks().contains(address)) {
-        a.space = Space::local;
-        return a;
-    }
-    if (Allocation* variable = variables().at(address)) {
-        a.space = variable->kind == Allocation::Kind::constant_variable ? Space::constant : Space::global;
-        a.allocation = variable;
-        return a;
-    }
-    const Segment* segment = image().at(address);
-    a.array_of_constants = segment && !segment->writable && !(flags & is_write);
-    return a;
-}
-
 void host_access(uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) {
-    if (!heap().contains(address)) return;
-    const Allocation* allocation = heap().at(address);
+    if (!heap.contains(address)) return;
+    const Allocation* allocation = heap.at(address);
     if (allocation && allocation->host_may_touch() && !allocation->freed && address + size <= allocation->high) return;
     Report r;
     r.kind = "host-access";
@@ -130,29 +23,54 @@ void host_access(uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc)
 
 }  // namespace
 
-Heap& heap() {
-    static Heap* const all = new Heap;
-    return *all;
-}
-Variables& variables() {
-    static Variables* const all = new Variables;
-    return *all;
-}
-const Site& site(uint32_t index) { return sites().get(index); }
-uint32_t site_at(uintptr_t pc, unsigned flags, uint32_t size) { return sites().number(pc, flags, size); }
+// Never destroyed: host threads may still be at work when the program exits.
+Heap& heap = *new Heap;
+Variables& variables = *new Variables;
+Sites& sites = *new Sites;
+
+const Site& site(uint32_t index) { return sites.get(index); }
+uint32_t site_at(uintptr_t pc, unsigned flags, uint32_t size) { return sites.number(pc, flags, size); }
 bool in_program_text(uintptr_t pc) { return pc - image().text_low < image().text_high - image().text_low; }
 bool in_host_data(uintptr_t address) {
     const Segment* segment = image().at(address);
     return segment && segment->writable;
 }
 
-// One access of a device thread; returns when it may be made.
-__attribute__((noinline)) void event(Thread& t, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) {
-    t.last_pc = pc;
-    if (address - t.stack_low < t.stack_high - t.stack_low) return;
+void classify_other(Access& a) {
+    if (stacks.contains(a.address)) {
+        a.space = Space::local;
+        return;
+    }
+    if (Allocation* variable = variables.at(a.address)) {
+        a.space = variable->kind == Allocation::Kind::constant_variable ? Space::constant : Space::global;
+        a.allocation = variable;
+        return;
+    }
+    const Segment* segment = image().at(a.address);
+    a.array_of_constants = segment && !segment->writable && !(a.flags & is_write);
+    return;
+}
+
+
+AccessHooks hooks;
+
+namespace {
+
+constexpr int size_index(uint32_t size) { return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : size == 8 ? 3 : 4; }
+
+inline __attribute__((always_inline)) bool uninteresting(const Thread& t, uintptr_t address) {
+    if (address - t.stack_low < t.stack_high - t.stack_low) return true;
     const LaunchRequest& request = *current_worker->launch->request;
-    if (address - reinterpret_cast<uintptr_t>(request.arguments) < request.arguments_size) return;
-    if (on_access && !on_access(classify(t, address, size, flags, sites().number(pc, flags, size)))) stop_here(t);
+    return address - reinterpret_cast<uintptr_t>(request.arguments) < request.arguments_size;
+}
+
+}  // namespace
+
+// One access of a device thread; returns when it may be made.
+void event(Thread& t, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) {
+    t.last_pc = pc;
+    if (uninteresting(t, address)) return;
+    if (hooks.any && !hooks.any(t, address, size, flags, pc)) stop_here(t);
     t.budget -= 1;
     if (flags & (is_atomic | is_volatile)) {
         t.budget -= waiting_cost;
@@ -161,7 +79,20 @@ __attribute__((noinline)) void event(Thread& t, uintptr_t address, uint32_t size
     if (t.budget <= 0) give_way(t);
 }
 
-inline void traced(void* address, uint32_t size, unsigned flags, void* pc) {
+template <uint32_t size, unsigned flags>
+inline __attribute__((always_inline)) void traced_plain(void* place, void* return_address) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(place), pc = reinterpret_cast<uintptr_t>(return_address);
+    const Worker* w = current_worker;
+    if (!w || !w->current) return host_access(address, size, flags, pc);
+    Thread& t = *w->current;
+    t.last_pc = pc;
+    if (uninteresting(t, address)) return;
+    const auto hook = (flags & is_write ? hooks.write : hooks.read)[size_index(size)];
+    if (hook && !hook(t, address, pc)) stop_here(t);
+    if (--t.budget <= 0) give_way(t);
+}
+
+void traced(void* address, uint32_t size, unsigned flags, void* pc) {
     const Worker* w = current_worker;
     if (w && w->current) {
         event(*w->current, reinterpret_cast<uintptr_t>(address), size, flags, reinterpret_cast<uintptr_t>(pc));
@@ -183,8 +114,8 @@ void traced_range(uintptr_t address, size_t size, unsigned flags, void* pc) {
 
 #define OPW_CALLER __builtin_return_address(0)
 #define OPW_TRACE(size)                                                                                        \
-    OPW_API void __tsan_read##size(void* a) { opw::core::traced(a, size, opw::core::is_read, OPW_CALLER); }    \
-    OPW_API void __tsan_write##size(void* a) { opw::core::traced(a, size, opw::core::is_write, OPW_CALLER); }  \
+    OPW_API void __tsan_read##size(void* a) { opw::core::traced_plain<size, opw::core::is_read>(a, OPW_CALLER); }    \
+    OPW_API void __tsan_write##size(void* a) { opw::core::traced_plain<size, opw::core::is_write>(a, OPW_CALLER); }  \
     OPW_API void __tsan_unaligned_read##size(void* a) { opw::core::traced(a, size, opw::core::is_read, OPW_CALLER); }    \
     OPW_API void __tsan_unaligned_write##size(void* a) { opw::core::traced(a, size, opw::core::is_write, OPW_CALLER); }  \
     OPW_API void __tsan_volatile_read##size(void* a) {                                                         \
