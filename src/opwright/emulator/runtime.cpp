@@ -1,7 +1,8 @@
 // The emulator as one library: the core, then the checks that observe it. Built once per compiler.
 #undef __CUDACC__
 
-#include "opwright/cuda/detail/host.h"
+#include "opwright/cuda/cuda_bf16.h"
+#include "opwright/cuda/cuda_fp16.h"
 
 // The host's header makes calls tell where they stand; here the functions themselves are defined.
 #undef cudaMalloc

@@ -32,7 +32,7 @@ inline T atomically(T* address, unsigned scope, void* pc, const Change& change) 
     Bits old = __atomic_load_n(place, __ATOMIC_SEQ_CST);
     for (;;) {
         T before;
-        __builtin_memcpy(&before, &old, sizeof before);
+        __builtin_memcpy(static_cast<void*>(&before), &old, sizeof before);
         const T after = change(before);
         Bits wanted;
         __builtin_memcpy(&wanted, &after, sizeof wanted);
@@ -274,6 +274,20 @@ OPW_ATOMIC_CAS(unsigned long long)
 OPW_ATOMIC_CAS(unsigned short)
 #undef OPW_ATOMIC
 #undef OPW_ATOMIC_CAS
+
+// Two halves are added one by one: a pair is no single atomic on the device either.
+__half atomicAdd(__half* address, __half value) {
+    return opw::core::atomically(address, 0, OPW_CALLER, [=](__half old) { return old + value; });
+}
+__nv_bfloat16 atomicAdd(__nv_bfloat16* address, __nv_bfloat16 value) {
+    return opw::core::atomically(address, 0, OPW_CALLER, [=](__nv_bfloat16 old) { return old + value; });
+}
+__half2 atomicAdd(__half2* address, __half2 value) {
+    return opw::core::atomically(address, 0, OPW_CALLER, [=](const __half2& old) { return old + value; });
+}
+__nv_bfloat162 atomicAdd(__nv_bfloat162* address, __nv_bfloat162 value) {
+    return opw::core::atomically(address, 0, OPW_CALLER, [=](const __nv_bfloat162& old) { return old + value; });
+}
 
 // The compiler's own atomics (std::atomic, __atomic_fetch_add) in traced code.
 #define OPW_TSAN_ATOMIC(bits, T)                                                                               \
