@@ -21,7 +21,8 @@ from opwright.emulator.profiles import Profile, load_profile
 from opwright.emulator.rewrite import rewrite
 from opwright.emulator.symbols import Frame, symbolize
 from opwright.report.findings import Finding, merge
-from opwright.toolchain.build import Built, build
+from opwright.spec.errors import BuildError
+from opwright.toolchain.build import Built, MissingSymbolError, build
 from opwright.toolchain.cache import cache_dir, digest
 from opwright.toolchain.compilers import Compiler, pick_compiler
 from opwright.toolchain.paths import include_dir
@@ -150,6 +151,7 @@ class _Raw:
     counts: dict[int, dict[str, Any]] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
     launches: list[dict[str, Any]] = field(default_factory=list)
+    confirmed: set[int] = field(default_factory=set)  # reads that a compare-and-swap confirms
     ended: bool = False
 
     def take(self, line: bytes) -> None:
@@ -165,6 +167,8 @@ class _Raw:
             self.counts[record["count_of"]] = record
         elif "counter" in record:
             self.counters.append(record)
+        elif "confirmed_read" in record:
+            self.confirmed.add(record["confirmed_read"])
         elif "launch" in record:
             self.launches.append(record)
         elif "end" in record:
@@ -209,6 +213,31 @@ def compile_program(
         text = "".join(f'#include "{path}"\n' for path in paths)
         if not main.is_file() or main.read_text() != text:
             main.write_text(text)
+    try:
+        return _build_program(compiler, main, sources, defines, include, library)
+    except BuildError as error:
+        # The text already names the user's lines; the rewritten copy is nobody's business.
+        names = {str(path): str(source) for path, source in zip(paths, sources, strict=True)}
+        message, diagnostics = str(error), error.diagnostics
+        for ours, theirs in {**names, str(main): str(sources[0])}.items():
+            message, diagnostics = message.replace(ours, theirs), diagnostics.replace(ours, theirs)
+        raise type(error)(*_build_error_arguments(error, message, diagnostics)) from error
+
+
+def _build_error_arguments(error: BuildError, message: str, diagnostics: str) -> tuple[str, ...]:
+    if isinstance(error, MissingSymbolError):
+        return error.symbol, message, diagnostics
+    return message, diagnostics
+
+
+def _build_program(
+    compiler: Compiler,
+    main: Path,
+    sources: Sequence[Path],
+    defines: Sequence[str],
+    include: Sequence[Path],
+    library: Built,
+) -> Built:
     return build(
         compiler,
         source=main,
@@ -408,6 +437,8 @@ def _findings(raw: _Raw, frames: Mapping[int, tuple[Frame, ...]], command: str) 
         file, line = (record["file"], record["line"]) if record["file"] else (here.file, here.line)
         if record["kind"] == "barrier-divergence" and _same_place(frames, record):
             continue  # one source line that the compiler made two calls of
+        if "atomic_write" in record["details"] and raw.confirmed & {record["pc"], record["other_pc"]}:
+            continue
         details = dict(record["details"])
         message = record["message"].replace("{here}", f"line {line}").replace("{there}", f"line {there.line}")
         if record["kind"] == "out-of-bounds" and "column" in details:

@@ -271,6 +271,8 @@ class _Rewriter:
             self.scopes.append(_Scope("namespace"))
         elif "(" in re.sub(r"(__align__|alignas|__attribute__|__launch_bounds__)\s*\(+[^()]*\)+", "", code):
             self.scopes.append(_Scope("function", device, i))
+            if "__global__" in words:
+                self.tokens[i].out += " ::opw::enter_kernel();"
         elif {"class", "struct", "union", "enum"} & set(words):
             self.scopes.append(_Scope("class"))
         else:
@@ -454,6 +456,9 @@ class _Rewriter:
             depth += (text in _OPEN) - (text in (")", "]", "}"))
             if angles or depth or self.tokens[j].kind != "name" or after not in ("[", ";", ",", "=", "{"):
                 continue
+            tagged = ("class", "struct", "union", "enum")
+            if text in tagged or (after == "{" and k and self._text(kept[k - 1]) in tagged):
+                continue  # a type defined on the spot
             kind_end = k
             while kind_end and self._text(kept[kind_end - 1]) in ("*", "&"):
                 kind_end -= 1

@@ -400,6 +400,13 @@ private:
         }
 
         __attribute__((noinline)) void atomic(Cell& cell, bool keep) const {
+            if (a.flags & is_compare) {
+                // A plain read before the compare-and-swap that confirms it is how such loops begin.
+                for (const uint64_t& r : cell.read) {
+                    const uint64_t record = load(r);
+                    if (same_thread_and_time(record, mine)) races.confirm(static_cast<uint32_t>(record >> 2) & 16383);
+                }
+            }
             const uint64_t before = load(cell.atomic);
             if (keep && (before == 0 || (mine & 2) || !(before & 2) || ordered(before))) store(cell.atomic);
             check(load(cell.write));
@@ -442,6 +449,7 @@ private:
                         (other_block ? "nothing orders the two blocks" : "no barrier between them");
             const std::string order = std::string(i_write ? "write" : "read") + "-after-" + (they_write ? "write" : "read");
             r.details = {{"array", a.allocation->name}, {"order", order}};
+            if (i_write != they_write && ((i_write ? a.flags : theirs.flags) & is_atomic)) r.details.emplace_back("atomic_write", "yes");
             return r;
         });
         if (i_write && they_write && !(a.flags & is_atomic) && a.size <= 16) {
@@ -452,6 +460,11 @@ private:
             look.me.pending_number = number;
             std::memcpy(look.me.pending_value, reinterpret_cast<const void*>(a.address), a.size);
         }
+    }
+
+    void confirm(uint32_t number) {
+        if (confirmed_[number].exchange(true, std::memory_order_relaxed)) return;
+        write_line("{\"confirmed_read\":" + std::to_string(site(number).pc) + "}");
     }
 
     void settle(ThreadState& t) {
@@ -472,6 +485,7 @@ private:
     uint32_t era_ = 8;  // intervals before it are ordered before everything that runs
     std::atomic<bool> used_{false};
     std::atomic<int> pending_{0};
+    std::atomic<bool> confirmed_[16384] = {};
     std::mutex mutex_;
     std::unordered_map<uintptr_t, std::unique_ptr<Channel>> channels_;
     std::vector<BlockState*> states_ = std::vector<BlockState*>(1 << 19);

@@ -51,6 +51,12 @@ uint3 block_index() noexcept { return here().block->index; }
 uint3 block_size() noexcept { return here().block->launch->block; }
 uint3 grid_size() noexcept { return here().block->launch->grid; }
 
+void enter_kernel() {
+    Thread& t = here();
+    const Fiber& fiber = *static_cast<Fiber*>(t.fiber);
+    t.stack_low = fiber.low;
+    t.stack_high = fiber.high;
+}
 void block_barrier() { at_barrier(0, 0, OPW_CALLER); }
 int block_barrier_count(int p) { at_barrier(1, p, OPW_CALLER); return here().result; }
 int block_barrier_and(int p) { at_barrier(2, p, OPW_CALLER); return here().result; }
@@ -227,17 +233,15 @@ void* set_bytes(void* to, int value, size_t size) {
     T name##_block(T* address, T value) {                                                            \
         return opw::core::atomically(address, opw::core::scope_block, OPW_CALLER, [=](T old) -> T { (void)old; return expression; }); \
     }
-#define OPW_ATOMIC_CAS(T)                                                                            \
-    T atomicCAS(T* address, T expected, T value) {                                                   \
-        return opw::core::atomically(address, 0, OPW_CALLER, [=](T old) -> T { return old == expected ? value : old; }); \
-    }                                                                                                \
-    T atomicCAS_system(T* address, T expected, T value) {                                            \
-        return opw::core::atomically(address, 0, OPW_CALLER, [=](T old) -> T { return old == expected ? value : old; }); \
-    }                                                                                                \
-    T atomicCAS_block(T* address, T expected, T value) {                                             \
-        return opw::core::atomically(address, opw::core::scope_block, OPW_CALLER,                    \
-                                     [=](T old) -> T { return old == expected ? value : old; });          \
+#define OPW_ATOMIC_CAS_SCOPE(T, name, scope)                                                          \
+    T name(T* address, T expected, T value) {                                                        \
+        return opw::core::atomically(address, opw::core::is_compare | (scope), OPW_CALLER,           \
+                                     [=](T old) -> T { return old == expected ? value : old; });     \
     }
+#define OPW_ATOMIC_CAS(T)                 \
+    OPW_ATOMIC_CAS_SCOPE(T, atomicCAS, 0) \
+    OPW_ATOMIC_CAS_SCOPE(T, atomicCAS_system, 0) \
+    OPW_ATOMIC_CAS_SCOPE(T, atomicCAS_block, opw::core::scope_block)
 OPW_ATOMIC(atomicAdd, int, static_cast<int>(static_cast<unsigned>(old) + static_cast<unsigned>(value)))
 OPW_ATOMIC(atomicAdd, unsigned, old + value)
 OPW_ATOMIC(atomicAdd, unsigned long long, old + value)
@@ -274,6 +278,7 @@ OPW_ATOMIC_CAS(unsigned long long)
 OPW_ATOMIC_CAS(unsigned short)
 #undef OPW_ATOMIC
 #undef OPW_ATOMIC_CAS
+#undef OPW_ATOMIC_CAS_SCOPE
 
 // Two halves are added one by one: a pair is no single atomic on the device either.
 __half atomicAdd(__half* address, __half value) {

@@ -36,6 +36,18 @@ uint64_t seed() {
     return value;
 }
 
+// A kernel in a file that was not rewritten runs, but nothing in it is checked.
+void report_unseen(RunningLaunch& launch) {
+    if (launch.unseen_reported.exchange(true)) return;
+    Report r;
+    r.kind = "unsupported";
+    r.file = launch.seen.file;
+    r.line = launch.seen.line;
+    r.message = launch.seen.kernel + " is defined in a file outside the program's own folders, so nothing in it was checked; "
+                                     "name its folder with -I";
+    report(r);
+}
+
 [[noreturn]] void fiber_main() {
     for (;;) {
         Worker& w = *current_worker;
@@ -44,6 +56,7 @@ uint64_t seed() {
         // `w` may be stale: a compiler cannot know that the call above switched stacks.
         Worker& now = *current_worker;
         t.state = Thread::State::exited;
+        if (t.stack_low == 0) report_unseen(*now.launch);
         leave(*static_cast<Fiber*>(t.fiber), now.home);
     }
 }
@@ -123,8 +136,9 @@ void resume(Worker& w, Slot& slot, Thread& t) {
         w.idle.pop_back();
         prepare(*fiber, fiber_main);
         t.fiber = fiber;
-        t.stack_low = fiber->low;
-        t.stack_high = fiber->high;
+        // Until the kernel is entered, no address is of interest.
+        t.stack_low = 0;
+        t.stack_high = ~uintptr_t{0};
         t.state = Thread::State::ready;
     }
     t.budget = turn;

@@ -60,6 +60,7 @@ struct RunningLaunch {
     std::atomic<uint64_t> generation{0};
     std::atomic<bool> aborted{false};
     std::atomic<bool> shared_reported{false};
+    std::atomic<bool> unseen_reported{false};
     std::mutex mutex;
     std::vector<std::pair<uint64_t, std::string>> output;
     std::atomic<size_t> shared_used{0};

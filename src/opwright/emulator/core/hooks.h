@@ -29,6 +29,7 @@ enum Flag : unsigned {
     is_atomic = 4,
     is_volatile = 8,
     scope_block = 16,  // atomic among the threads of one block only
+    is_compare = 32,   // writes only if nothing changed since the value was read
 };
 
 // Memory that a kernel may name: a device allocation, a variable, or a block's shared array.

@@ -210,25 +210,27 @@ std::string text(dim3 d) { return "(" + std::to_string(d.x) + ", " + std::to_str
 // Why a launch is refused, in words; empty when it may run.
 std::string refusal(const LaunchRequest& q, const std::string& kernel, cudaError_t& error) {
     const Limits& l = limits();
-    const std::string device = profile().name + " allows ";
+    const auto device = [](const char* limit) {
+        return (profile().numbers.count(limit) ? profile().name : "the emulator (the limit of " + profile().name + " is unknown)") + " allows ";
+    };
     error = cudaErrorInvalidConfiguration;
     const size_t threads = size_t{q.block.x} * q.block.y * q.block.z;
     if (!threads || !q.grid.x || !q.grid.y || !q.grid.z) return "a dimension is 0: grid " + text(q.grid) + ", block " + text(q.block);
     if (threads > l.threads_per_block) {
-        return std::to_string(threads) + " threads in a block; " + device + std::to_string(l.threads_per_block);
+        return std::to_string(threads) + " threads in a block; " + device("threads_per_block") + std::to_string(l.threads_per_block);
     }
-    const struct { const char* name; size_t asked, limit; } sizes[] = {
-        {"block.x", q.block.x, l.block_x}, {"block.y", q.block.y, l.block_y}, {"block.z", q.block.z, l.block_z},
-        {"grid.x", q.grid.x, l.grid_x},    {"grid.y", q.grid.y, l.grid_y},    {"grid.z", q.grid.z, l.grid_z}};
+    const struct { const char *name, *key; size_t asked, limit; } sizes[] = {
+        {"block.x", "block_x", q.block.x, l.block_x}, {"block.y", "block_y", q.block.y, l.block_y}, {"block.z", "block_z", q.block.z, l.block_z},
+        {"grid.x", "grid_x", q.grid.x, l.grid_x},    {"grid.y", "grid_y", q.grid.y, l.grid_y},    {"grid.z", "grid_z", q.grid.z, l.grid_z}};
     for (const auto& s : sizes) {
-        if (s.asked > s.limit) return std::string(s.name) + " = " + std::to_string(s.asked) + "; " + device + std::to_string(s.limit);
+        if (s.asked > s.limit) return std::string(s.name) + " = " + std::to_string(s.asked) + "; " + device(s.key) + std::to_string(s.limit);
     }
     size_t allowed = l.shared_per_block;
     const auto raised = host().dynamic_limit.find(plain_name(kernel));
     if (raised != host().dynamic_limit.end()) allowed = std::max(allowed, raised->second);
     if (q.shared > allowed) {
         error = cudaErrorInvalidValue;
-        return std::to_string(q.shared) + " bytes of dynamic shared memory; " + device + std::to_string(l.shared_per_block) +
+        return std::to_string(q.shared) + " bytes of dynamic shared memory; " + device("shared_per_block") + std::to_string(l.shared_per_block) +
                (l.shared_per_block_optin > l.shared_per_block
                     ? ", and up to " + std::to_string(l.shared_per_block_optin) +
                           " after cudaFuncSetAttribute(..., cudaFuncAttributeMaxDynamicSharedMemorySize, ...)"

@@ -56,7 +56,7 @@ void on_signal(int signal, siginfo_t* info, void* raw) {
     const char* name = signal == SIGSEGV ? "segmentation fault" : signal == SIGBUS ? "bus error"
                        : signal == SIGFPE ? "arithmetic fault (a division by zero?)" : signal == SIGILL ? "illegal instruction" : "abort";
     r.message = std::string("the program ended with ") + name;
-    if (t && signal == SIGSEGV && address - (t->stack_low - 4096) < 4096) {
+    if (t && signal == SIGSEGV && t->fiber && address - (static_cast<Fiber*>(t->fiber)->low - 4096) < 4096) {
         r.kind = "stack-overflow";
         r.message = "the thread's local memory is used up: recursion without end, or arrays of more than " +
                     std::to_string(stack_size >> 10) + " KiB";

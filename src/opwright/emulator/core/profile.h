@@ -1,6 +1,7 @@
 // The device that programs believe they run on: numbers the driver hands over, unknown ones absent.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -48,17 +49,19 @@ inline const Profile& profile() {
     return read;
 }
 
+// Where a device's own limit is unknown, the emulator's applies: 1024 threads and 228 KiB of shared
+// memory for a block, and as many blocks as anybody asks for.
 struct Limits {
-    size_t threads_per_block = profile().size("threads_per_block", 1024);
+    size_t threads_per_block = std::min<size_t>(profile().size("threads_per_block", 1024), 1024);
     size_t block_x = profile().size("block_x", 1024);
     size_t block_y = profile().size("block_y", 1024);
-    size_t block_z = profile().size("block_z", 64);
+    size_t block_z = profile().size("block_z", 1024);
     size_t grid_x = profile().size("grid_x", 2147483647);
-    size_t grid_y = profile().size("grid_y", 65535);
-    size_t grid_z = profile().size("grid_z", 65535);
-    size_t shared_per_block = profile().size("shared_per_block", 49152);
-    size_t shared_per_block_optin = profile().size("shared_per_block_optin", shared_per_block);
-    size_t shared_per_sm = profile().size("shared_per_sm", shared_per_block_optin + 1024);
+    size_t grid_y = profile().size("grid_y", 2147483647);
+    size_t grid_z = profile().size("grid_z", 2147483647);
+    size_t shared_per_block = std::min<size_t>(profile().size("shared_per_block", 233472), 233472);
+    size_t shared_per_block_optin = std::min<size_t>(profile().size("shared_per_block_optin", shared_per_block), 233472);
+    size_t shared_per_sm = profile().size("shared_per_sm", shared_per_block_optin);
     size_t shared_reserved = profile().size("shared_reserved_per_block", 0);
     size_t threads_per_sm = profile().size("threads_per_sm", 2048);
     size_t blocks_per_sm = profile().size("blocks_per_sm", 32);

@@ -59,9 +59,7 @@ namespace {
 constexpr int size_index(uint32_t size) { return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : size == 8 ? 3 : 4; }
 
 inline __attribute__((always_inline)) bool uninteresting(const Thread& t, uintptr_t address) {
-    if (address - t.stack_low < t.stack_high - t.stack_low) return true;
-    const LaunchRequest& request = *current_worker->launch->request;
-    return address - reinterpret_cast<uintptr_t>(request.arguments) < request.arguments_size;
+    return address - t.stack_low < t.stack_high - t.stack_low;
 }
 
 }  // namespace

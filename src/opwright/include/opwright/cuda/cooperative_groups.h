@@ -96,6 +96,9 @@ template <unsigned size_, class Parent = void> class thread_block_tile {
     static_assert(size_ >= 1 && size_ <= 32 && (size_ & (size_ - 1)) == 0, "tiles of more than a warp are not emulated");
 
 public:
+    thread_block_tile() = default;
+    // A tile may forget which group it is a part of.
+    template <class Other> thread_block_tile(const thread_block_tile<size_, Other>&) {}
     OPW_SYNC_HERE void sync() const { __syncwarp(mask()); }
     static constexpr unsigned num_threads() { return size_; }
     static constexpr unsigned size() { return size_; }

@@ -43,6 +43,8 @@ OPW_API __attribute__((const)) uint3 block_index() noexcept;
 OPW_API __attribute__((const)) uint3 block_size() noexcept;
 OPW_API __attribute__((const)) uint3 grid_size() noexcept;
 
+// The first thing in a kernel: what came before it (copying its arguments) was the host's doing.
+OPW_API void enter_kernel();
 OPW_API void block_barrier();
 OPW_API int block_barrier_count(int predicate);
 OPW_API int block_barrier_and(int predicate);

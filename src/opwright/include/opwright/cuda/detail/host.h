@@ -188,9 +188,8 @@ struct LaunchRequest {
     const char* file;
     int line;
     bool cooperative;
-    void (*body)(const void* arguments);     // one thread's work
-    const void* arguments;
-    std::size_t arguments_size;
+    void (*body)(void* arguments);  // one thread's work
+    void* arguments;
 };
 OPW_API cudaError_t launch(const LaunchRequest& request);
 OPW_API void note_call(const char* file, int line, const char* arguments);
@@ -211,22 +210,26 @@ class Launch {
 public:
     Launch(const char* file, int line, const char* name, dim3 grid, dim3 block, std::size_t shared = 0,
            cudaStream_t = nullptr)
-        : request_{grid, block, shared, name, file, line, false, nullptr, nullptr, 0} {}
+        : request_{grid, block, shared, name, file, line, false, nullptr, nullptr} {}
 
-    // `call` calls the kernel with references to copies of the arguments.
+    // `call` calls the kernel with the arguments, once a thread. Plain data is copied here; an object
+    // that converts itself to what the kernel takes is referred to, for the launch ends before it.
     template <class Call, class... Arguments> void run(const Call& call, Arguments&&... arguments) {
-        using Tuple = std::tuple<const Call*, std::decay_t<Arguments>...>;
-        const Tuple tuple(&call, std::forward<Arguments>(arguments)...);
+        using Tuple = std::tuple<const Call*, Held<Arguments>...>;
+        Tuple tuple(&call, std::forward<Arguments>(arguments)...);
         request_.arguments = &tuple;
-        request_.arguments_size = sizeof tuple;
-        request_.body = &enter<Tuple, Call, Arguments...>;
+        request_.body = &enter<Tuple>;
         launch(request_);
     }
 
 private:
-    template <class Tuple, class Call, class... Arguments> OPW_UNTRACED static void enter(const void* arguments) {
-        std::apply([](const Call* call, const auto&... values) OPW_UNTRACED { (*call)(values...); },
-                   *static_cast<const Tuple*>(arguments));
+    template <class T>
+    using Held = std::conditional_t<std::is_lvalue_reference_v<T> && !std::is_array_v<std::remove_reference_t<T>> &&
+                                        std::is_class_v<std::decay_t<T>> && !std::is_trivially_copyable_v<std::decay_t<T>>,
+                                    T, std::decay_t<T>>;
+    template <class Tuple> OPW_UNTRACED static void enter(void* arguments) {
+        std::apply([](const auto* call, auto&... values) OPW_UNTRACED { (*call)(values...); },
+                   *static_cast<Tuple*>(arguments));
     }
     LaunchRequest request_;
 };
@@ -238,11 +241,10 @@ cudaError_t launch_pointers(void (*kernel)(Parameters...), dim3 grid, dim3 block
         void (*kernel)(Parameters...);
         std::tuple<std::decay_t<Parameters>...> values;
     };
-    const Pack pack{kernel, {*static_cast<std::decay_t<Parameters>*>(arguments[index])...}};
-    LaunchRequest request{grid, block, shared, "", "", 0, cooperative,
-                          nullptr, &pack, sizeof pack};
-    request.body = [](const void* raw) OPW_UNTRACED {
-        const Pack& p = *static_cast<const Pack*>(raw);
+    Pack pack{kernel, {*static_cast<std::decay_t<Parameters>*>(arguments[index])...}};
+    LaunchRequest request{grid, block, shared, "", "", 0, cooperative, nullptr, &pack};
+    request.body = [](void* raw) OPW_UNTRACED {
+        Pack& p = *static_cast<Pack*>(raw);
         p.kernel(std::get<index>(p.values)...);
     };
     return launch(request);
