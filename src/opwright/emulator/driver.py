@@ -506,11 +506,17 @@ def _array_at(file: str, line: int, column: int) -> str:
         text = Path(file).read_text(errors="replace").splitlines()[line - 1]
     except (OSError, IndexError):
         return ""
-    found = re.match(r"[A-Za-z_]\w*", text[column - 1 :])
-    if found:
-        return found[0]
-    before = re.search(r"([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\[?$", text[: column - 1])
-    return before[1] if before else ""
+    # Compilers point at the array, at what is between its brackets, or at the closing one.
+    end = column - 1
+    if text[end : end + 1] == "]":
+        depth = 1
+        while end > 0 and depth:
+            end -= 1
+            depth += (text[end] == "]") - (text[end] == "[")
+        end += 1
+    before = re.search(r"([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\[\s*$", text[:end])
+    found = before or re.match(r"([A-Za-z_]\w*)\s*\[", text[column - 1 :])
+    return found[1] if found else ""
 
 
 def _ended_by_signal(number: int, command: str) -> Finding:

@@ -31,7 +31,7 @@ inline std::string operation(unsigned flags, uint32_t size) {
 // Zeroed memory that takes no room until it is touched.
 template <class T> T* zeroed(size_t count) {
     void* memory = mmap(nullptr, std::max<size_t>(count, 1) * sizeof(T), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
         std::fputs("emulator: no memory for the checks\n", stderr);
         std::_Exit(125);

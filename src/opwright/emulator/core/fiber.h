@@ -26,11 +26,14 @@ struct Fiber {
 #endif
 };
 
+// What the emulator keeps for itself is mapped as shared memory, though nobody shares it: a limit on
+// a process's data then counts what the program itself asks for.
+
 // All stacks lie in one region, so that "is this a stack of the device" is one comparison.
 class Stacks {
 public:
     Stacks() {
-        void* region = mmap(nullptr, stack_region, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* region = mmap(nullptr, stack_region, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (region == MAP_FAILED) {
             std::perror("emulator: no address space for the threads' stacks");
             std::_Exit(125);

@@ -8,6 +8,7 @@ namespace opw::core {
 
 thread_local Worker* current_worker = nullptr;
 Observers observers;
+Workers& all_workers = *new Workers;
 Stacks& stacks = *new Stacks;
 
 Allocation* place_shared(Slot& slot, uintptr_t at, size_t size) {
@@ -121,8 +122,12 @@ void start_block(RunningLaunch& launch, Slot& slot, uint64_t linear) {
         t.state = Thread::State::fresh;
         t.fiber = nullptr;
         t.spins = 0;
+        t.last_pc = 0;
     }
-    for (Warp& warp : b.warps) warp.waiting = 0;
+    for (Warp& warp : b.warps) {
+        warp.waiting = 0;
+        warp.operations.clear();
+    }
     b.faulted = false;
     slot.left = count;
     slot.at_grid = false;
@@ -143,7 +148,7 @@ void resume(Worker& w, Slot& slot, Thread& t) {
     }
     t.budget = turn;
     t.spins = 0;
-    w.current = &t;
+    w.current = w.latest = &t;
     w.slot = &slot;
     Fiber* fiber = static_cast<Fiber*>(t.fiber);
     enter(*fiber, w.home);
@@ -224,6 +229,18 @@ void complete(Warp& w, uint32_t group, uintptr_t pc) {
     if (op == Op::sync) for (Observer* o : observers.all) o->warp_synchronized(w, group, pc);
 }
 
+// Lanes that ended without ever coming to this operation although they ran code behind it: they took
+// another branch. Lanes that returned before it are excused from their mask.
+uint32_t passed_by(const Warp& w, uintptr_t pc) {
+    uint32_t came = 0, passed = 0;
+    for (const auto& [place, lanes] : w.operations) if (place == pc) came = lanes;
+    for (uint32_t l = 0; l < w.lanes; ++l) {
+        const Thread& t = w.threads[l];
+        if (t.state == Thread::State::exited && !(came >> l & 1) && t.last_pc > pc) passed |= 1u << l;
+    }
+    return passed;
+}
+
 bool resolve(Warp& w, bool forced) {
     using State = Thread::State;
     uint32_t alive = 0, waiting = 0, ready = 0;
@@ -252,8 +269,9 @@ bool resolve(Warp& w, bool forced) {
             changed = true;
             continue;
         }
-        const uint32_t missing = t.mask & alive & ~group;
+        uint32_t missing = t.mask & alive & ~group;
         if (missing && !forced) continue;
+        missing |= t.mask & passed_by(w, t.wait_pc);
         if (missing) for (Observer* o : observers.all) o->lanes_missing(w, t, missing);
         complete(w, group, t.wait_pc);
         changed = true;
@@ -406,6 +424,13 @@ bool open_grid_barrier(RunningLaunch& launch) {
 void work(Worker& w, RunningLaunch& launch) {
     current_worker = &w;
     w.launch = &launch;
+    w.host_thread = pthread_self();
+    w.latest = nullptr;
+    w.busy = true;
+    struct Idle {
+        Worker& w;
+        ~Idle() { w.busy = false; }
+    } idle{w};
     std::vector<Slot*> active;
     bool more = true;
     for (;;) {
@@ -450,6 +475,13 @@ void work(Worker& w, RunningLaunch& launch) {
     }
 }
 
+Worker* new_worker() {
+    Worker* made = new Worker;
+    const std::lock_guard<std::mutex> hold(all_workers.mutex);
+    all_workers.list.push_back(made);
+    return made;
+}
+
 // Host threads beside the calling one.
 class Pool {
 public:
@@ -477,7 +509,8 @@ public:
 
 private:
     void serve() {
-        Worker* worker = new Worker;
+        prepare_host_thread();
+        Worker* worker = new_worker();
         uint64_t seen = 0;
         std::unique_lock<std::mutex> hold(mutex_);
         for (;;) {
@@ -495,7 +528,7 @@ private:
     std::condition_variable start_, done_;
     RunningLaunch* launch_ = nullptr;
     uint64_t wanted_ = 0, running_ = 0, number_ = 0;
-    Worker& mine_ = *new Worker;
+    Worker& mine_ = *new_worker();
 };
 
 }  // namespace
@@ -514,6 +547,10 @@ void wait_here(Thread& t, Thread::State state, uintptr_t pc) {
     t.last_pc = pc;
     if (state == Thread::State::warp) {
         ++t.warp->waiting;
+        auto& operations = t.warp->operations;
+        const auto known = std::find_if(operations.begin(), operations.end(), [pc](const auto& o) { return o.first == pc; });
+        if (known != operations.end()) known->second |= 1u << t.lane;
+        else operations.emplace_back(pc, 1u << t.lane);
         for (Observer* o : observers.all) o->warp_operation(t, pc);
     }
     leave(*static_cast<Fiber*>(t.fiber), current_worker->home);

@@ -46,7 +46,9 @@ struct Worker {
     Fiber home;
     std::vector<Fiber*> idle;
     std::vector<Slot*> idle_slots;
-    Fiber* stuck_in = nullptr;
+    Thread* latest = nullptr;         // the thread that ran last
+    std::atomic<bool> busy{false};
+    pthread_t host_thread{};
 };
 
 struct RunningLaunch {
@@ -72,6 +74,13 @@ struct Observers {
     std::vector<Observer*> all;
 };
 extern Observers observers;
+
+struct Workers {
+    std::mutex mutex;
+    std::vector<Worker*> list;
+};
+extern Workers& all_workers;
+void prepare_host_thread();
 
 void run(RunningLaunch& launch);
 void event(Thread& t, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc);

@@ -101,6 +101,7 @@ struct Warp {
     uint32_t lanes = 0;  // 32, fewer in the block's last warp
     Thread* threads = nullptr;
     uint32_t waiting = 0;  // lanes in a warp operation
+    std::vector<std::pair<uintptr_t, uint32_t>> operations;  // where in the program, and which lanes came there so far
 };
 
 struct Block {

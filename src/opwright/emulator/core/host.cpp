@@ -306,7 +306,7 @@ namespace opw {
 
 using namespace core;
 
-Variable::Variable(const void* address, size_t size, const char* name, VariableKind kind, const char* file, int line) {
+Variable::Variable(const volatile void* address, size_t size, const char* name, VariableKind kind, const char* file, int line) {
     Allocation a;
     a.low = reinterpret_cast<uintptr_t>(address);
     a.high = a.low + size;

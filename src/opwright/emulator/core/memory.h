@@ -22,7 +22,7 @@ public:
     static constexpr size_t largest_gap = size_t{1} << 30;
 
     Heap() {
-        low_ = reserve(span);
+        low_ = reserve(span, MAP_PRIVATE);
         map_ = reinterpret_cast<std::atomic<uint32_t>*>(reserve(span / page * sizeof(uint32_t)));
         mprotect(reinterpret_cast<void*>(map_), span / page * sizeof(uint32_t), PROT_READ | PROT_WRITE);
         next_ = low_ + page * 16;
@@ -66,8 +66,8 @@ public:
 
     std::deque<Allocation>& all() { return allocations_; }
 
-    static uintptr_t reserve(size_t bytes) {
-        void* region = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    static uintptr_t reserve(size_t bytes, int sharing = MAP_SHARED) {
+        void* region = mmap(nullptr, bytes, PROT_NONE, sharing | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (region == MAP_FAILED) {
             std::perror("emulator: no address space for device memory");
             std::_Exit(125);

@@ -70,10 +70,11 @@ void on_signal(int signal, siginfo_t* info, void* raw) {
     raise(signal);
 }
 
+const pthread_t main_thread = pthread_self();
 std::atomic<uintptr_t> sampled_pc{0};
 std::atomic<Thread*> sampled_thread{nullptr};
 void on_sample(int, siginfo_t*, void* raw) {
-    sampled_thread = current_worker ? current_worker->current : nullptr;
+    sampled_thread = !current_worker ? nullptr : current_worker->current ? current_worker->current : current_worker->latest;
     sampled_pc = program_counter(raw) + 1;
 }
 
@@ -81,7 +82,12 @@ void on_sample(int, siginfo_t*, void* raw) {
 void watch(double seconds) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     if (ended) return;
-    kill(getpid(), SIGUSR2);
+    pthread_t whom = main_thread;
+    {
+        const std::lock_guard<std::mutex> hold(all_workers.mutex);
+        for (const Worker* w : all_workers.list) if (w->busy) whom = w->host_thread;
+    }
+    pthread_kill(whom, SIGUSR2);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     Report r;
     r.kind = "time-limit";

@@ -177,7 +177,8 @@ OPW_API void __ubsan_handle_out_of_bounds(OpwOutOfBounds* data, void* index) {
     r.kind = "out-of-bounds";
     r.file = data->where.file ? data->where.file : "";
     r.line = static_cast<int>(data->where.line);
-    r.message = "index " + std::to_string(value) + " of an array of type " + data->array->name;
+    r.message = "index " + std::to_string(value) + " of an array of type " + data->array->name + ", which ends before it";
+    if (value < 0) r.message = "index " + std::to_string(value) + " of an array of type " + data->array->name + ", before its start";
     r.details = {{"column", std::to_string(data->where.column)}, {"index", std::to_string(value)}, {"type", data->array->name}};
     r.thread = t ? describe(*t) : "host";
     report(r);

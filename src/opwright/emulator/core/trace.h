@@ -51,7 +51,7 @@ public:
     Sites() {
         size_ = image().text_high - image().text_low;
         table_ = reinterpret_cast<std::atomic<uint16_t>*>(
-            mmap(nullptr, size_ * sizeof(uint16_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+            mmap(nullptr, size_ * sizeof(uint16_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         low_ = image().text_low;
         all_.resize(65536);
     }

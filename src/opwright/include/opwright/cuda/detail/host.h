@@ -176,7 +176,7 @@ struct Zero {
 enum class VariableKind : int { device, constant, managed };
 // One __device__, __constant__ or __managed__ variable, announced before main.
 struct Variable {
-    OPW_API Variable(const void* address, std::size_t size, const char* name, VariableKind kind,
+    OPW_API Variable(const volatile void* address, std::size_t size, const char* name, VariableKind kind,
                      const char* file, int line);
 };
 
@@ -341,25 +341,25 @@ inline cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaE
 
 template <class T> cudaError_t cudaMemcpyToSymbol(const T& symbol, const void* from, std::size_t size,
                                                   std::size_t offset = 0, cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
-    return ::opw::to_symbol(&symbol, from, size, offset, kind);
+    return ::opw::to_symbol((const void*)&symbol, from, size, offset, kind);
 }
 template <class T> cudaError_t cudaMemcpyToSymbolAsync(const T& symbol, const void* from, std::size_t size,
                                                        std::size_t offset, cudaMemcpyKind kind, cudaStream_t = nullptr) {
-    return ::opw::to_symbol(&symbol, from, size, offset, kind);
+    return ::opw::to_symbol((const void*)&symbol, from, size, offset, kind);
 }
 template <class T> cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, std::size_t size, std::size_t offset = 0,
                                                     cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
-    return ::opw::from_symbol(to, &symbol, size, offset, kind);
+    return ::opw::from_symbol(to, (const void*)&symbol, size, offset, kind);
 }
 template <class T> cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& symbol, std::size_t size, std::size_t offset,
                                                          cudaMemcpyKind kind, cudaStream_t = nullptr) {
-    return ::opw::from_symbol(to, &symbol, size, offset, kind);
+    return ::opw::from_symbol(to, (const void*)&symbol, size, offset, kind);
 }
 template <class P, class T> cudaError_t cudaGetSymbolAddress(P** address, const T& symbol) {
-    return ::opw::symbol_address(reinterpret_cast<void**>(address), &symbol);
+    return ::opw::symbol_address(reinterpret_cast<void**>(address), (const void*)&symbol);
 }
 template <class T> cudaError_t cudaGetSymbolSize(std::size_t* size, const T& symbol) {
-    return ::opw::symbol_size(size, &symbol);
+    return ::opw::symbol_size(size, (const void*)&symbol);
 }
 inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
 inline cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
