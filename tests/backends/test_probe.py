@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from opwright.backends.base import Artifact
 from opwright.backends.cpu import probe as cpu
+from opwright.backends.cpu.inprocess import bind
 from opwright.backends.cpu.probe import (
     AMX_TRIALS,
     AmxTrial,
@@ -33,10 +35,11 @@ from opwright.backends.cpu.probe import (
     parse_size,
     probe_cpu,
     probe_of,
+    request_amx,
     try_amx,
     usable_threads,
 )
-from opwright.spec.errors import UnknownNameError
+from opwright.spec.errors import MachineError, UnknownNameError
 from opwright.spec.isa import ISAS
 
 AVX2_FLAGS = "fpu sse sse2 fma f16c avx avx2 bmi1 bmi2"
@@ -211,6 +214,26 @@ def test_a_refused_permission_is_a_reason() -> None:
 def test_no_interpreter_for_the_child_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     assert try_amx(trial(b"\xc3")).startswith("it could not be tried")
+
+
+@pytest.mark.skipif("amx_tile" in cpu.cpu_facts().info.features, reason="this CPU has AMX")
+def test_amx_is_refused_to_this_process_in_words_and_so_to_its_kernels() -> None:
+    assert "AMX" in request_amx() or "refuses" in request_amx()
+    artifact = Artifact(
+        path=Path("kernel.so"),
+        key="",
+        kernel="cpu_v9_amx",
+        source=Path("cpu_v9_amx.cpp"),
+        source_hash="",
+        compiler="",
+        flags=(),
+        isa="amx_bf16",
+        fast_math=False,
+        cached=True,
+        seconds=0.0,
+    )
+    with pytest.raises(MachineError, match="cpu_v9_amx cannot run in this process"):
+        bind(artifact)
 
 
 @x86_only
@@ -463,20 +486,24 @@ def test_elsewhere_than_linux_the_answer_is_no_with_the_reason(
 
 def test_the_fingerprint_follows_what_decides_speed_and_nothing_else(tmp_path: Path) -> None:
     files = {"proc/cpuinfo": ZEN2, "proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 500 kB\n"}
-    base = probe_of(facts_at(write(tmp_path, files), "x86_64", frozenset({0, 1})))
-    key = fingerprint(base)
+    facts = facts_at(write(tmp_path, files), "x86_64", frozenset({0, 1}))
+    key = fingerprint(facts)
     assert len(key) == 12
     assert set(key) <= set("0123456789abcdef")
+    assert probe_of(facts).fingerprint == key
 
     write(tmp_path, {"proc/meminfo": "MemTotal: 990 kB\nMemAvailable: 1 kB\n"})
-    assert fingerprint(probe_of(facts_at(tmp_path, "x86_64", frozenset({0, 1})))) == key
+    assert fingerprint(facts_at(tmp_path, "x86_64", frozenset({0, 1}))) == key
+
+    reworded = {name: f"because {reason}" for name, reason in facts.missing.items()}
+    assert fingerprint(replace(facts, missing=reworded)) == key
 
     others = [
-        replace(base, device="another model"),
-        replace(base, threads=1),
-        replace(base, isas=base.isas - {"avx2"}),
-        replace(base, details={**base.details, "caches": "L3 8 MiB x 1"}),
-        replace(base, details={**base.details, "architecture": "aarch64"}),
+        replace(facts, info=replace(facts.info, model="another")),
+        replace(facts, threads=replace(facts.threads, usable=1)),
+        replace(facts, missing={**facts.missing, "avx2": "disabled"}),
+        replace(facts, caches=(Cache("L3", 8 << 20, 1),)),
+        replace(facts, architecture="aarch64"),
     ]
     keys = {fingerprint(other) for other in others}
     assert len(keys | {key}) == len(others) + 1

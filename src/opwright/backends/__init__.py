@@ -1,0 +1,1 @@
+"""Platforms, each behind the one interface in ``base``."""

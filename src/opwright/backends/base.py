@@ -11,9 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from opwright.spec.dtypes import DType
@@ -26,7 +25,11 @@ Placement = Literal["end", "begin", "aligned"]
 
 @dataclass(frozen=True)
 class Probe:
-    """What a platform is here, or why it is not: ``reason`` is words a person can act on."""
+    """What a platform is here, or why it is not: ``reason`` is words a person can act on.
+
+    ``fingerprint`` identifies the machine by what decides its speed and does not change;
+    ``cache_bytes`` is what its last-level caches hold together (0 when unknown).
+    """
 
     backend: str
     available: bool
@@ -34,6 +37,8 @@ class Probe:
     reason: str = ""
     threads: int = 1
     isas: frozenset[str] = frozenset()
+    fingerprint: str = ""
+    cache_bytes: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -148,7 +153,10 @@ class Device(ABC):
 
     @abstractmethod
     def synchronize(self) -> Outcome:
-        """Wait for the launch, at most the time limit, and say how it ended. Never raises for it."""
+        """Wait for the launch, at most the time limit, and say how it ended.
+
+        Whatever a kernel does is in the outcome; nothing is raised for it.
+        """
 
     @abstractmethod
     def clock(
@@ -173,7 +181,7 @@ class Device(ABC):
     def close(self) -> None:
         """End the worker."""
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -216,11 +224,26 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def open(self, time_limit: float) -> Device:
-        """Start a worker process; ``time_limit`` is seconds a launch may take."""
+    def open(self, time_limit: float, env: Mapping[str, str] | None = None) -> Device:
+        """Start a worker process; ``time_limit`` is seconds a launch may take.
+
+        ``env`` is added to its environment, for example ``{"OMP_THREAD_LIMIT": "2"}``.
+        """
 
     @abstractmethod
     def bind(
         self, artifact: Artifact
     ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
         """A function ``(inputs, output, values, threads)`` that runs the kernel in this process."""
+
+    def bind_addresses(
+        self, artifact: Artifact
+    ) -> Callable[[Sequence[int | float]], Callable[..., None]] | None:
+        """Like ``bind``, for operands of this process's memory given by their addresses.
+
+        A function of the values, which gives a function ``(threads, fork, *addresses)``: inputs,
+        then the output. ``fork`` is the address of the caller's own ``GOMP_parallel``, whose
+        threads are then used instead of new ones, or 0. None where kernels do not run on the
+        host's memory.
+        """
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import sys
@@ -81,20 +82,23 @@ def load_folder(folder: Path) -> OperatorSpec:
             raise DeclarationError(_place(error, path)) from error
     found = {id(v): v for v in vars(module).values() if isinstance(v, OperatorSpec)}
     own = [spec for spec in found.values() if spec.folder == path.parent]
-    if len(own) != 1:
-        what = ", ".join(s.name for s in own) or "none"
-        raise DeclarationError(f"{path}: expected one operator declared here, found: {what}")
+    if not own:
+        raise DeclarationError(f"{path}:1: no operator is declared here; @operator declares one")
+    if len(own) > 1:
+        places = ", ".join(f"{s.name} (line {s.place.rpartition(':')[2]})" for s in own)
+        raise DeclarationError(
+            f"{own[1].place}: one folder holds one operator, and here are several: {places}"
+        )
     return own[0]
 
 
 def _place(error: BaseException, path: Path) -> str:
     """``file:line: Kind: message`` of an error, at the deepest line of the declaration's file."""
-    line = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None
-    if line is None:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next((f.lineno for f in reversed(frames) if f.filename == str(path)), 0)
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{path}:{line}: {type(error).__name__}: {message}"
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"{path}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((f.lineno for f in reversed(frames) if f.filename == str(path)), 0)
+    return f"{path}:{line}: {type(error).__name__}: {error}"
 
 
 def find(text: str) -> Target:
@@ -112,7 +116,15 @@ def find(text: str) -> Target:
         if not slash:
             return Target(spec, spec.rows, head, one_kernel=False)
         return Target(spec, (spec.row(tail),), head, one_kernel=True)
-    path = path.expanduser()
+    try:
+        path = path.expanduser()
+        path.stat()
+    except RuntimeError as error:  # no such user
+        raise UsageError(f"{text}: {error}") from None
+    except OSError as error:
+        # What is merely not there may still be a kernel without its suffix.
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise UsageError(f"{text[:80]}: {error.strerror}") from None
     if path.is_dir():
         spec = load_folder(path)
         return Target(spec, spec.rows, reference(spec), one_kernel=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import warnings
@@ -28,11 +29,15 @@ class KernelWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel chosen, ready to run in this process."""
+    """The kernel chosen, ready to run in this process.
+
+    ``run_at`` runs it by operand address (see ``Backend.bind_addresses``).
+    """
 
     kernel: str
     run: Callable[[Sequence[Array], Array, Sequence[int | float], int], None]
     threads: int
+    run_at: Callable[[Sequence[int | float]], Callable[..., None]] | None = None
 
 
 # Choices made in this process, by operator, kernel asked for, element types and size class. The
@@ -99,7 +104,7 @@ def _forced(
 
 def _bound(backend: Backend, row: Kernel, artifact: Artifact) -> Choice:
     threads = thread_limit(backend) if row.threads else 1
-    return Choice(row.name, backend.bind(artifact), threads)
+    return Choice(row.name, backend.bind(artifact), threads, backend.bind_addresses(artifact))
 
 
 def _best(
@@ -166,24 +171,24 @@ def _by_speed(
     dims: Mapping[str, int],
     history: History,
 ) -> Iterator[Kernel]:
-    """``usable`` with the kernel measured fastest at the nearest sizes first."""
+    """``usable`` with the kernel measured fastest, as it is now, at the nearest sizes first."""
     times: list[Result] = []
-    by_name = {row.name: row for row in usable}
-    for backend in map(backend_named, {row.backend for row in usable}):
-        machine, threads = backend.probe().fingerprint, thread_limit(backend)
+    for row in usable:
+        backend = backend_named(row.backend)
+        threads = thread_limit(backend) if row.threads else 1
+        source = hashlib.sha256(row.path.read_bytes()).hexdigest()
+        machine = backend.probe().fingerprint
         times += [
             t
             for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads)
-            if t.kernel in by_name and t.times is not None
+            if t.kernel == row.name and t.source_hash == source and t.params == row.defaults
         ]
     nearest = min((_distance(t.shape, dims) for t in times), default=math.inf)
     if nearest <= math.log(NEAR):
         there = [t for t in times if _distance(t.shape, dims) == nearest]
         best = min(there, key=lambda t: t.times.median_ns if t.times else math.inf)
-        yield by_name[best.kernel]
-        usable = [row for row in usable if row.name != best.kernel]
+        usable = sorted(usable, key=lambda row: row.name != best.kernel)
     yield from usable
-
 
 
 def _distance(measured: Mapping[str, int], wanted: Mapping[str, int]) -> float:

@@ -65,7 +65,7 @@ def check_output(
     if not out.flags.writeable:
         raise UsageError(f"{operator}: out is read-only")
     steps = zip(out.strides, out.shape, strict=True)
-    if any(stride == 0 and size > 1 for stride, size in steps):
+    if out.size and any(stride == 0 and size > 1 for stride, size in steps):
         raise UsageError(
             f"{operator}: out is expanded: several elements share one place (strides "
             f"{out.strides}), so the result cannot be stored in it"

@@ -28,7 +28,14 @@ class Operator(OperatorSpec):
     """
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
-        """Run the best verified kernel; returns ``out``, or a new NumPy array."""
+        """Run the best verified kernel; returns ``out``, or a new NumPy array.
+
+        An argument whose class has ``__opwright_call__(operator, args, named)`` computes the result
+        itself.
+        """
+        for value in args:
+            if hasattr(value, "__opwright_call__"):
+                return value.__opwright_call__(self, args, named)
         return self._call("", args, named, out)
 
     def kernel(self, name: str) -> BoundKernel:
@@ -63,7 +70,8 @@ class Operator(OperatorSpec):
     def _arguments(
         self, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[list[Array], dict[str, Any]]:
-        parameters = [p.name for p in (*self.signature.inputs, *self.signature.scalars)]
+        signature = self.signature
+        parameters = [p.name for p in signature.inputs] + [s.name for s in signature.scalars]
         if len(args) > len(parameters):
             raise UsageError(
                 f"{self.name} takes {len(parameters)} arguments ({', '.join(parameters)}), "
@@ -75,7 +83,7 @@ class Operator(OperatorSpec):
                 raise UsageError(f"{self.name}: {name} is given twice")
             given[name] = value
         arrays: list[Array] = []
-        for parameter in self.signature.inputs:
+        for parameter in signature.inputs:
             if parameter.name not in given:
                 raise UsageError(f"{self.name}: the tensor {parameter.name} is not given")
             arrays.append(as_array(self.name, parameter.name, given.pop(parameter.name)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opwright.history.records import Source
 from opwright.history.store import History
-from opwright.spec.errors import OpwrightError, UnknownNameError, UsageError
+from opwright.spec.errors import MachineError, UnknownNameError, UsageError
 from opwright.spec.operator import OperatorSpec
 
 
@@ -36,7 +36,7 @@ def restore(history: History, operator: OperatorSpec, reference: str) -> Restore
     left out. The present text is kept in the history first.
 
     Raises ``UnknownNameError`` for a kernel, run or version that does not exist, ``UsageError``
-    for a reference of another form, ``OpwrightError`` when the file cannot be written.
+    for a reference of another form, ``MachineError`` when the file cannot be written.
     """
     kernel, at, version = reference.rpartition("@")
     if not (at and kernel and version):
@@ -86,6 +86,6 @@ def _replace(path: Path, data: bytes) -> None:
         finally:
             fresh.unlink(missing_ok=True)
     except OSError as error:
-        raise OpwrightError(
+        raise MachineError(
             f"cannot restore {path}: {error.strerror}; the file is as it was"
         ) from error

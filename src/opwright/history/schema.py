@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opwright.spec.errors import OpwrightError
+from opwright.spec.errors import MachineError
 
 APPLICATION_ID = 0x4F505752  # "OPWR", so that another program's file is never taken for ours
 
@@ -112,7 +112,7 @@ class _DamagedError(Exception):
     """The file is no longer a sound SQLite database."""
 
 
-def explain(path: Path, error: sqlite3.Error) -> OpwrightError:
+def explain(path: Path, error: sqlite3.Error) -> MachineError:
     """What an SQLite error means to a person, and what to do about it."""
     code = _code(error)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -125,14 +125,14 @@ def explain(path: Path, error: sqlite3.Error) -> OpwrightError:
         advice = "the file is damaged; the next command moves it aside and starts a fresh one"
     else:
         advice = "set OPWRIGHT_HOME to another folder to go on without it"
-    return OpwrightError(f"history {path}: {error}: {advice}")
+    return MachineError(f"history {path}: {error}: {advice}")
 
 
 def connect(path: Path) -> tuple[sqlite3.Connection, str]:
     """Open the history at ``path``, creating or migrating it, and return it with a notice.
 
     The notice is empty unless the file was damaged: then it says where that file was moved, and
-    the connection is to a fresh one. Raises ``OpwrightError`` for a file of a newer Opwright or of
+    the connection is to a fresh one. Raises ``MachineError`` for a file of a newer Opwright or of
     another program, which is left as it is, and when the file cannot be used.
     """
     try:
@@ -156,7 +156,7 @@ def connect(path: Path) -> tuple[sqlite3.Connection, str]:
     except sqlite3.Error as error:
         raise explain(path, error) from error
     except OSError as error:
-        raise OpwrightError(
+        raise MachineError(
             f"history {path}: {error.strerror}: set OPWRIGHT_HOME to a folder of yours"
         ) from error
 
@@ -184,12 +184,12 @@ def _attach(path: Path) -> sqlite3.Connection:
         owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
         empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         if owner != APPLICATION_ID and not (owner == version == 0 and empty):
-            raise OpwrightError(
+            raise MachineError(
                 f"history {path}: the file belongs to another program; move it, or set "
                 "OPWRIGHT_HOME to another folder"
             )
         if version > len(MIGRATIONS):
-            raise OpwrightError(
+            raise MachineError(
                 f"history {path}: written by a newer Opwright (schema {version}, this one knows "
                 f"{len(MIGRATIONS)}); upgrade Opwright, or set OPWRIGHT_HOME to another folder"
             )

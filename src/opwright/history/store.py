@@ -36,7 +36,7 @@ class History:
     """An open history; a context manager, and usable from several threads.
 
     What a method has recorded when it returns survives a kill and a power cut. Several processes
-    may record at once. Every method raises ``OpwrightError`` when the file cannot be used.
+    may record at once. Every method raises ``MachineError`` when the file cannot be used.
 
     ``notice`` is empty, or says that a damaged file was moved aside when this one was opened.
     """
@@ -50,7 +50,7 @@ class History:
     def open(cls, path: Path | None = None) -> Self:
         """Open the history at ``path``, by default ``history.sqlite`` in Opwright's home.
 
-        It is created, or brought up from an older schema, as needed. Raises ``OpwrightError`` when
+        It is created, or brought up from an older schema, as needed. Raises ``MachineError`` when
         a newer Opwright wrote it; the file is then left as it is.
         """
         return cls(path or home() / "history.sqlite")

@@ -6,6 +6,7 @@ break the format around it or steer a terminal.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -77,6 +78,8 @@ def jsonable(value: object) -> Any:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, bytes):
         return clean(value.decode("utf-8", "backslashreplace"))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {clean(str(key)): jsonable(item) for key, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):

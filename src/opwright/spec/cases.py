@@ -12,7 +12,8 @@ from opwright.spec.dtypes import DType
 from opwright.spec.errors import MachineError, UnknownNameError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, short_dtypes
-from opwright.spec.signature import Array, Scalar, Signature
+from opwright.spec.signature import Array, Scalar, Signature, parse_shape
+from opwright.spec.tolerance import ulp
 
 # A case of the matrix does at most this many operations or moves this many elements: the oracle and
 # the slowest rung then take milliseconds.
@@ -45,51 +46,22 @@ class Case:
 
     def options(self, signature: Signature) -> str:
         """The command-line options that select exactly this case."""
+        chosen = f"--values {self.values} --layout {self.layout} --seed {self.seed}"
+        return " ".join([*self._sizes(signature), chosen, *self._attributes()])
+
+    def sizes(self, signature: Signature) -> str:
+        """The same without values, layout and seed: the options of what measures."""
+        return " ".join([*self._sizes(signature), *self._attributes()])
+
+    def _sizes(self, signature: Signature) -> list[str]:
         words = [f"--dtype {short_dtypes(self.dtypes)}"] if self.dtypes else []
         sizes = [f"{d}={n}" for d, n in self.dims.items() if d != signature.ellipsis]
         if signature.ellipsis:
             sizes.insert(0, f"...={'x'.join(map(str, self.leading)) or 'scalar'}")
-        words.append(f"--shape {','.join(sizes)}")
-        words += [f"--values {self.values}", f"--layout {self.layout}", f"--seed {self.seed}"]
-        words += [f"--attr {name}={value!r}" for name, value in self.attributes.items()]
-        return " ".join(words)
+        return [*words, f"--shape {','.join(sizes) or repr('')}"]
 
-
-def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Read ``m=17,n=1,k=257``; a ``...`` part is ``...=2x3`` or its one size (``n=1000``).
-
-    Returns the named sizes and the leading dimensions. Raises ``UsageError`` where a size is
-    missing, negative or no number, ``UnknownNameError`` for a name the signature has not.
-    """
-    dims: dict[str, int] = {}
-    leading: tuple[int, ...] = ()
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        name, equals, value = part.partition("=")
-        if not equals and not signature.ellipsis:
-            raise UsageError(
-                f"--shape {text!r}: write sizes as {','.join(f'{d}=...' for d in signature.dims)}"
-            )
-        if not equals:
-            name, value = "...", part
-        if name == "..." and signature.ellipsis:
-            words = [] if value == "scalar" else value.split("x")
-        elif name in signature.dims:
-            words = [value]
-        else:
-            raise UnknownNameError("dimension", name, signature.dims, signature.name)
-        if not all(w.isdecimal() for w in words):
-            raise UsageError(f"--shape {text!r}: {value!r} is no size (a number from 0 up)")
-        sizes = tuple(int(w) for w in words)
-        if any(size >= 2**63 for size in sizes) or math.prod(sizes) >= 2**63:
-            raise UsageError(f"--shape {text!r}: {value} does not fit int64")
-        if name in ("...", signature.ellipsis):
-            leading, dims[signature.ellipsis] = sizes, math.prod(sizes)
-        else:
-            dims[name] = sizes[0]
-    lacking = [d for d in signature.dims if d not in dims]
-    if lacking:
-        raise UsageError(f"--shape {text!r}: no size given for {', '.join(lacking)}")
-    return {d: dims[d] for d in signature.dims}, leading
+    def _attributes(self) -> list[str]:
+        return [f"--attr {name}={value!r}" for name, value in self.attributes.items()]
 
 
 def operand_bytes(spec: OperatorSpec, case: Case) -> int:
@@ -114,12 +86,15 @@ def make_inputs(spec: OperatorSpec, case: Case) -> list[Array]:
         if make is None:
             raise UnknownNameError("kind of values", case.values, VALUES)
         numbers = make(random, shape, _Context(spec, case, dtype))
-        if dtype.kind == "int":
-            numbers = np.clip(np.nan_to_num(np.rint(numbers)), dtype.lowest, dtype.highest)
-        with np.errstate(all="ignore"):
-            array = np.asarray(numbers, dtype=np.float64).astype(dtype.numpy)
-        inputs.append(lay_out(array, case.layout))
+        inputs.append(lay_out(_stored(numbers, dtype), case.layout))
     return inputs
+
+
+def _stored(numbers: Array, dtype: DType) -> Array:
+    if dtype.kind == "int":
+        numbers = np.clip(np.nan_to_num(np.rint(numbers)), dtype.lowest, dtype.highest)
+    with np.errstate(all="ignore"):
+        return np.asarray(numbers, dtype=np.float64).astype(dtype.numpy)
 
 
 @dataclass(frozen=True)
@@ -142,18 +117,23 @@ _Shape = tuple[int, ...]
 
 def _typical(random: _Random, shape: _Shape, about: _Context) -> Array:
     if about.dtype.kind == "int":
-        return random.integers(int(about.dtype.lowest), int(about.dtype.highest) + 1, shape)
+        # Sums of a thousand products stay in int32, so that results are defined.
+        lowest, highest = max(about.dtype.lowest, -1000), min(about.dtype.highest, 1000)
+        return random.integers(int(lowest), int(highest) + 1, shape)
     return random.standard_normal(shape)
 
 
 def _wide(random: _Random, shape: _Shape, about: _Context) -> Array:
+    if about.dtype.kind == "int":
+        return random.integers(int(about.dtype.lowest), int(about.dtype.highest) + 1, shape)
     # Magnitudes spread over 12 binary orders, both signs: small results beside large ones.
     return random.choice([-1.0, 1.0], shape) * np.exp2(random.uniform(-8, 4, shape))
 
 
 def _subnormal(random: _Random, shape: _Shape, about: _Context) -> Array:
     smallest = about.dtype.smallest_subnormal
-    steps = min(2.0**7, 0.5 / about.dtype.unit_roundoff if about.dtype.unit_roundoff else 1)
+    # The smallest normal number is 1 / 2u steps.
+    steps = min(2.0**7, 0.5 / about.dtype.unit_roundoff - 1) if about.dtype.unit_roundoff else 1
     return smallest * np.rint(random.uniform(-steps, steps, shape))
 
 
@@ -183,16 +163,11 @@ def _special(random: _Random, shape: _Shape, about: _Context) -> Array:
 
 
 def _near_thresholds(random: _Random, shape: _Shape, about: _Context) -> Array:
-    points = about.thresholds() or [0.0, 1.0]
-    exact = np.array(points, dtype=np.float64).astype(about.dtype.numpy)
-    near = [exact]
-    if about.dtype.kind == "float":
-        spacing = 2 * about.dtype.unit_roundoff * np.maximum(np.abs(exact.astype(np.float64)), 1e-6)
-        for step in (-64, -2, -1, 1, 2, 64):
-            near.append((exact.astype(np.float64) + step * spacing).astype(about.dtype.numpy))
-    else:
-        near += [exact - 1, exact + 1]
-    return random.choice(np.concatenate(near).astype(np.float64), shape)
+    points = np.array(about.thresholds() or [0.0, 1.0])
+    exact = _stored(points, about.dtype).astype(np.float64)
+    steps = (-64, -2, -1, 0, 1, 2, 64) if about.dtype.kind == "float" else (-1, 0, 1)
+    near = [exact + step * ulp(exact, about.dtype) for step in steps]
+    return random.choice(np.concatenate(near), shape)
 
 
 def _extremes(random: _Random, shape: _Shape, about: _Context) -> Array:
@@ -216,14 +191,14 @@ VALUES: Mapping[str, Callable[[_Random, _Shape, _Context], Array]] = {
     "extremes": _extremes,
 }
 
-_INTEGER_VALUES = ("typical", "whole", "ones", "zeros", "thresholds", "extremes")
+_INTEGER_VALUES = ("typical", "whole", "ones", "zeros", "wide", "thresholds", "extremes")
 
 LAYOUTS = ("contiguous", "transposed", "offset", "stepped", "reversed", "expanded")
 
 
 def lay_out(array: Array, layout: str) -> Array:
     """An array of equal shape and (but for ``expanded``) values, in another memory layout."""
-    if layout == "contiguous":
+    if layout == "contiguous" or (array.ndim == 0 and layout in LAYOUTS):
         return array
     if layout == "transposed":
         return np.ascontiguousarray(array.T).T
@@ -233,15 +208,13 @@ def lay_out(array: Array, layout: str) -> Array:
         view[...] = array
         return view
     if layout in ("stepped", "reversed"):
-        if array.ndim == 0:
-            return array
         step = 2 if layout == "stepped" else -1
         memory = np.zeros((*array.shape[:-1], array.shape[-1] * abs(step)), array.dtype)
         view = memory[..., ::step]
         view[...] = array
         return view
     if layout == "expanded":
-        if array.ndim == 0 or array.size == 0:
+        if array.size == 0:
             return array
         return np.broadcast_to(array[:1], array.shape)
     raise UnknownNameError("layout", layout, LAYOUTS)
@@ -252,6 +225,10 @@ def _cost(spec: OperatorSpec, dims: Mapping[str, int], leading: tuple[int, ...])
         math.prod(spec.signature.shape(p, dims, leading)) for p in spec.signature.tensors
     )
     return max(spec.flops(dims) / 2, elements)
+
+
+def _affordable(spec: OperatorSpec, dims: Mapping[str, int], leading: tuple[int, ...]) -> bool:
+    return _cost(spec, dims, leading) <= MATRIX_COST
 
 
 def _tile_edges(kernels: Iterable[Kernel]) -> list[int]:
@@ -268,25 +245,33 @@ def shapes(
         edges = [s for s in _tile_edges(kernels) if s not in _SIZES]
         plain = [(s,) for s in (*_SIZES, 63, 64, 65, 127, *edges, *_LONG_SIZES, 4099, 65537)]
         several = [(), (3, 5), (2, 3, 4), (0, 5), (5, 0), (17, 1), (1, 257)]
-        return [({signature.ellipsis: math.prod(s)}, s) for s in [*several, *plain]]
+        every = [({signature.ellipsis: math.prod(s)}, s) for s in [*several, *plain]]
+        return [(dims, leading) for dims, leading in every if _affordable(spec, dims, leading)]
     named = [d for d in signature.dims if d != signature.ellipsis]
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
 
-    def add(sizes: Mapping[str, int], leading: tuple[int, ...] = (3,)) -> None:
+    def add(sizes: Mapping[str, int], leading: tuple[int, ...] = (3,)) -> bool:
         if signature.ellipsis:
             sizes = {**sizes, signature.ellipsis: math.prod(leading)}
         else:
             leading = ()
         dims = {d: sizes[d] for d in signature.dims}
-        if _cost(spec, dims, leading) <= MATRIX_COST:
+        if _affordable(spec, dims, leading):
             found[tuple(dims.values()), leading] = None
+            return True
+        return False
 
+    alone: list[int] = [0, 1, *_LONG_SIZES]
     for size in sorted({*_SIZES, *_tile_edges(kernels), 63, 64, 65, 127, 128, 129}):
-        add(dict.fromkeys(named, size))
+        if not add(dict.fromkeys(named, size)):
+            alone.append(size)
     for dim in named:
-        for size in (0, 1, *_LONG_SIZES):
-            others = {d: 7 + 6 * i for i, d in enumerate(named)}
-            add({**others, dim: size})
+        for size in alone:
+            # Of many dimensions, those beside the long one are smaller.
+            for first, step in ((7, 6), (2, 1), (2, 0)):
+                others = {d: first + step * i for i, d in enumerate(named)}
+                if add({**others, dim: size}):
+                    break
             add({**dict.fromkeys(named, 1), dim: size})
     if signature.ellipsis:
         for leading in ((), (0,), (1,), (2, 3), (5, 1, 2)):
@@ -325,20 +310,44 @@ def matrix(
 def _attribute_cases(
     spec: OperatorSpec, base: Case, shape: tuple[dict[str, int], tuple[int, ...]]
 ) -> Iterator[Case]:
-    """Attributes away from their defaults, one set at a time, threshold values included."""
+    """Attributes away from their defaults: floats together, each bool and int by itself."""
     dims, leading = shape
-    for seed, factor in enumerate((-1.75, 0.1, 3.0), 1):
+    scalars = spec.signature.scalars
+    sets: list[dict[str, Scalar]] = []
+    for factor in (-1.75, 0.1, 3.0):
         changed: dict[str, Scalar] = {}
-        for index, scalar in enumerate(spec.signature.scalars):
+        for index, scalar in enumerate(scalars, 1):
             if scalar.type is float:
-                changed[scalar.name] = float(base.attributes[scalar.name]) * factor + 0.3 * index
+                usual = float(base.attributes[scalar.name])
+                # An infinite default is a limit that is off; a finite one turns it on.
+                usual = usual if math.isfinite(usual) else 1.0
+                changed[scalar.name] = factor * (usual + 0.3 * index)
+        sets.append(changed)
+    for scalar in scalars:
+        usual = base.attributes[scalar.name]
+        if scalar.type is bool:
+            sets.append({scalar.name: not usual})
+        elif scalar.type is int:
+            least = min(0, int(usual))  # a formula may take -1 as "the last" without meaning to
+            sets += [{scalar.name: n} for s in (-1, 1, 2) if (n := int(usual) + s) >= least]
+    for seed, changed in enumerate(sets, 1):
         if not changed:
-            return
+            continue
         attributes = spec.signature.settle_scalars({**base.attributes, **changed}, base.dtypes)
+        varied = replace(base, dims=dims, leading=leading, seed=seed, attributes=attributes)
+        if any(type(value) is int for value in changed.values()) and not _accepted(spec, varied):
+            continue
         for values in ("typical", "thresholds", "special"):
-            yield replace(
-                base, dims=dims, leading=leading, values=values, seed=seed, attributes=attributes
-            )
+            yield replace(varied, values=values)
+
+
+def _accepted(spec: OperatorSpec, case: Case) -> bool:
+    """Whether the formula takes these attributes: an integer may be an axis or have to divide."""
+    output = spec.signature.shape(spec.signature.output, case.dims, case.leading)
+    try:
+        return spec.oracle(make_inputs(spec, case), case.attributes).shape == output
+    except Exception:  # whatever a formula raises for what it is not made for
+        return False
 
 
 def selected_case(
@@ -355,6 +364,8 @@ def selected_case(
         raise UnknownNameError("kind of values", values, VALUES)
     if layout not in LAYOUTS:
         raise UnknownNameError("layout", layout, LAYOUTS)
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: seeds are numbers from 0 up")
     dims, leading = parse_shape(spec.signature, shape)
     settled = spec.signature.settle_scalars(attributes or {}, dtypes)
     return Case(dtypes, dims, leading, values, layout, seed, settled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from opwright.spec.dtypes import dtype_named
 from opwright.spec.errors import DeclarationError, UsageError
 from opwright.spec.isa import isa_named
+from opwright.spec.signature import check_c_name, check_list
 
 FAST_MATH_FLAGS = frozenset(
     {
@@ -37,7 +39,8 @@ class Kernel:
     ``deterministic=False`` that two runs may differ in the last bits. ``block`` and ``grid`` are
     launch shapes for backends that have them.
 
-    Raises ``UsageError`` for a value that cannot be meant; ``Operator.kernels`` adds the place.
+    ``place`` is the row's own file and line. Raises ``DeclarationError``, which begins with it, for
+    a value that cannot be meant.
     """
 
     file: str
@@ -52,23 +55,39 @@ class Kernel:
     block: Callable[..., Any] | None = None
     grid: Callable[..., Any] | None = None
     folder: Path = Path()
+    place: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        name = Path(self.file).stem
-        if not name.isidentifier():
+        if not self.place:
+            frame = sys._getframe(2)  # past the __init__ that dataclass makes
+            object.__setattr__(self, "place", f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        try:
+            self._check()
+        except UsageError as error:
+            raise place_error(self.place, error) from None
+        if not self.backend:
+            object.__setattr__(self, "backend", self.name.split("_")[0])
+
+    def _check(self) -> None:
+        if not (isinstance(self.file, str) and self.name.isidentifier()):
             raise UsageError(
                 f"kernel file {self.file!r}: the name before the suffix must be a word"
             )
-        if not self.backend:
-            object.__setattr__(self, "backend", name.split("_")[0])
+        name = self.name
+        if not isinstance(self.tune, Mapping):
+            raise UsageError(f'{name}: tune={self.tune!r} should be like {{"TILE": [8, 16]}}')
         for tunable, choices in self.tune.items():
-            if not tunable.isidentifier():
-                raise UsageError(f"{name}: tunable {tunable!r} is no word that a macro can have")
-            if not choices or not all(type(c) is int for c in choices):
+            check_c_name(f"{name}: tunable", tunable)
+            listed = isinstance(choices, Sequence) and len(choices) > 0
+            if not listed or not all(type(c) is int for c in choices):
                 raise UsageError(
                     f"{name}: tunable {tunable} needs a list of integers, got {choices!r}"
                 )
+            if len(set(choices)) < len(choices):
+                raise UsageError(f"{name}: tunable {tunable} lists a value twice: {choices!r}")
         isa_named(self.isa)
+        check_list(f"{name}: dtypes", self.dtypes)
+        check_list(f"{name}: flags", self.flags)
         for dtype in self.dtypes:
             dtype_named(dtype)
 
@@ -110,3 +129,8 @@ class Kernel:
 def place_error(place: str, error: UsageError) -> DeclarationError:
     """The same complaint with the file and line it is about in front."""
     return DeclarationError(f"{place}: {error}")
+
+
+def cdiv(a: int, b: int) -> int:
+    """``a / b`` rounded up: how many tiles of ``b`` cover ``a``."""
+    return -(-a // b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import operator as op
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,8 +16,17 @@ import numpy as np
 
 from opwright.spec.dtypes import DTYPES, DType
 from opwright.spec.errors import UnknownNameError, UsageError
+from opwright.spec.integers import evaluate_integers
 from opwright.spec.kernel import Kernel, place_error
-from opwright.spec.signature import Array, Scalar, Signature, TensorParam, signature_of
+from opwright.spec.signature import (
+    Array,
+    Scalar,
+    Signature,
+    TensorParam,
+    check_list,
+    parse_shape,
+    signature_of,
+)
 from opwright.spec.tolerance import Tolerance
 
 Overflow = Literal["undefined", "wrap", "saturate"]
@@ -33,29 +43,35 @@ _ARITHMETIC: dict[type[ast.AST], Callable[..., float]] = {
 
 
 def evaluate(expression: str, names: Mapping[str, int]) -> float:
-    """The value of an arithmetic ``expression`` such as ``"2*m*n*k"``.
+    """The value of an arithmetic ``expression`` such as ``"2*m*n*k"``, in float64.
 
-    Raises ``UsageError`` for anything but numbers, these names and ``+ - * / // **``.
+    Raises ``UsageError`` for anything but numbers, these names and ``+ - * / // **``, and where it
+    has no value at these sizes.
     """
 
     def walk(node: ast.expr) -> float:
         if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            return node.value  # type: ignore[return-value]
+            return float(node.value)  # type: ignore[arg-type]
         if isinstance(node, ast.Name) and node.id in names:
-            return names[node.id]
+            return float(names[node.id])
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             return _ARITHMETIC[type(node.op)](walk(node.left), walk(node.right))
         if isinstance(node, ast.UnaryOp) and type(node.op) in _ARITHMETIC:
             return _ARITHMETIC[type(node.op)](walk(node.operand))
         raise UsageError(
-            f"{expression!r}: cannot use {ast.unparse(node)!r}; dimensions are {', '.join(names)}"
+            f"{expression!r}: cannot use {ast.unparse(node)!r}; dimensions are "
+            f"{', '.join(names) or 'none'}"
         )
 
+    if not isinstance(expression, str):
+        raise UsageError(f"{expression!r} should be an expression in quotes, such as '2*n'")
     try:
-        tree = ast.parse(expression, mode="eval")
+        return float(walk(ast.parse(expression.strip(), mode="eval").body))
     except SyntaxError as error:
         raise UsageError(f"{expression!r} is no arithmetic expression: {error.msg}") from None
-    return float(walk(tree.body))
+    except (ArithmeticError, TypeError, ValueError) as error:  # 1/0, 10**999, (-1)**0.5
+        sizes = ", ".join(f"{name}={size}" for name, size in names.items())
+        raise UsageError(f"{expression!r} has no value at {sizes}: {error}") from None
 
 
 class OperatorSpec:
@@ -65,7 +81,8 @@ class OperatorSpec:
     in the dimensions; ``thresholds`` are attribute names or numbers at which behaviour changes;
     ``overflow`` says what an integer output does with a result that does not fit;
     ``torch`` names the framework's own operator, a dotted path or a function of the same
-    parameters; ``tolerance`` is derived from the formula where it is not given.
+    parameters; ``tolerance`` is derived from the formula where it is not given;
+    ``bench`` lists the shapes to measure at, as ``--shape`` takes them.
     """
 
     def __init__(
@@ -78,46 +95,75 @@ class OperatorSpec:
         thresholds: Sequence[str | float],
         tolerance: Tolerance | None,
         overflow: Overflow,
+        bench: Sequence[str],
         place: str,
+        scope: Mapping[str, Any] | None = None,
     ) -> None:
         self.place = place
         try:
-            self.signature: Signature = signature_of(formula, dtypes)
-            self._check(flops, thresholds, tolerance, overflow)
+            if not inspect.isfunction(inspect.unwrap(formula)):
+                raise UsageError(f"an operator is declared by a function, got {formula!r}")
+            self.signature: Signature = signature_of(formula, dtypes, scope)
+            self._check(formula, flops, torch, thresholds, tolerance, overflow)
+            check_list(f"{self.name}: bench", bench)
+            self.bench = tuple(bench) or (_bench_shape(self.signature),)
+            for shape in self.bench:
+                parse_shape(self.signature, shape)
         except UsageError as error:
             raise place_error(place, error) from None
-        except NameError as error:
-            name = getattr(formula, "__name__", "operator")
-            raise place_error(
-                place, UsageError(f"{name}: an annotation uses an unknown name: {error}")
-            ) from None
         self.formula = formula
         self.flops_expression = flops
         self.torch = torch
         self.thresholds = tuple(thresholds)
         self.tolerance = tolerance or Tolerance()
         self.overflow: Overflow = overflow
-        self.folder = Path(inspect.getfile(formula)).resolve().parent
+        file = Path(inspect.getfile(formula))
+        # What is typed at a prompt or in a notebook stands in no file: its kernels are looked for
+        # in the working directory.
+        self.folder = file.resolve().parent if file.is_file() else Path.cwd()
         self.rows: tuple[Kernel, ...] = ()
         self.wrong: dict[str, Callable[..., Any]] = {}
+        self.gradients: dict[str, Callable[..., Any]] = {}
         self.__name__ = formula.__name__
         self.__doc__ = inspect.getdoc(formula)
 
     def _check(
         self,
+        formula: Callable[..., Any],
         flops: str,
+        torch: str | Callable[..., Any] | None,
         thresholds: Sequence[str | float],
         tolerance: Tolerance | None,
         overflow: str,
     ) -> None:
+        # The matrix of cases has empty dimensions, each and all.
         ones = dict.fromkeys(self.signature.dims, 1)
-        evaluate(flops, ones)
-        if tolerance is not None and tolerance.depth:
-            evaluate(tolerance.depth, ones)
+        sizes = [ones, dict.fromkeys(ones, 0), *({**ones, dim: 0} for dim in ones)]
+        for size in sizes:
+            evaluate(flops, size)
+        if tolerance is not None:
+            if not isinstance(tolerance, Tolerance):
+                raise UsageError(f"tolerance={tolerance!r} should be like Tolerance(ulps=2)")
+            for size in sizes:
+                evaluate(tolerance.depth or "0", size)
+            if not tolerance.ulps >= 0:
+                raise UsageError(f"Tolerance(ulps={tolerance.ulps!r}) should be 0 or more")
+            if tolerance.terms is not None:
+                check_takes("the terms of the tolerance", tolerance.terms, self.signature)
+        if isinstance(torch, str):
+            if not re.fullmatch(r"\w+(\.\w+)+", torch):
+                raise UsageError(f"torch={torch!r} should be a dotted path such as 'torch.matmul'")
+        elif torch is not None and not callable(torch):
+            raise UsageError(f"torch={torch!r} is neither a dotted path nor a function")
         scalars = {s.name for s in self.signature.scalars}
+        if isinstance(thresholds, str) or not isinstance(thresholds, Sequence):
+            raise UsageError(f"thresholds: expected a list, got {thresholds!r}")
         for threshold in thresholds:
-            if isinstance(threshold, str) and threshold not in scalars:
-                raise UnknownNameError("attribute", threshold, scalars, "thresholds")
+            if isinstance(threshold, str):
+                if threshold not in scalars:
+                    raise UnknownNameError("attribute", threshold, scalars, "thresholds")
+            elif isinstance(threshold, bool) or not isinstance(threshold, int | float):
+                raise UsageError(f"thresholds: {threshold!r} is neither an attribute nor a number")
         if overflow not in ("undefined", "wrap", "saturate"):
             raise UsageError(f"overflow={overflow!r} is not 'undefined', 'wrap' or 'saturate'")
 
@@ -131,18 +177,23 @@ class OperatorSpec:
         thresholds: Sequence[str | float] = (),
         tolerance: Tolerance | None = None,
         overflow: Overflow = "undefined",
+        bench: Sequence[str] = (),
     ) -> Callable[[Callable[..., Any]], Self]:
         """The decorator that turns an annotated formula into an operator of this class."""
+        frame = sys._getframe(1)
+        scope, here = frame.f_locals, f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
         return lambda formula: cls(
             formula,
-            dtypes=dtypes or {},
+            dtypes={} if dtypes is None else dtypes,
             flops=flops,
             torch=torch,
             thresholds=thresholds,
             tolerance=tolerance,
             overflow=overflow,
-            place=f"{formula.__code__.co_filename}:{formula.__code__.co_firstlineno}",
+            bench=bench,
+            place=place_of(formula, here),
+            scope=scope,
         )
 
     @property
@@ -156,30 +207,50 @@ class OperatorSpec:
     def kernels(self, *rows: Kernel) -> None:
         """The one list of kernels, slowest first; called once, beside the declaration.
 
-        Raises ``DeclarationError`` for a row that names no file or an unknown dtype.
+        Raises ``DeclarationError`` for a row that names no file, an element type the operator has
+        not, or a tunable whose macro would replace a name of the C function.
         """
         frame = sys._getframe(1)
         place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        names: set[str] = set()
-        placed: list[Kernel] = []
-        declared = {d.name for options in self.signature.variables.values() for d in options}
-        try:
-            if self.rows:
-                raise UsageError(f"{self.name} already has its list of kernels: add the row there")
-            for given in rows:
+        if self.rows:
+            raise place_error(
+                place, UsageError(f"{self.name} already has its list of kernels: add the row there")
+            )
+        placed: dict[str, Kernel] = {}
+        for given in rows:
+            try:
                 row = replace(given, folder=self.folder)
-                if row.name in names:
+                if row.name in placed:
                     raise UsageError(f"two kernels are called {row.name}")
-                names.add(row.name)
-                if not row.path.is_file():
-                    raise UsageError(f"kernel file {row.path} does not exist")
-                for dtype in row.dtypes:
-                    if dtype not in declared:
-                        raise UsageError(f"{row.name}: {self.name} is not declared for {dtype}")
-                placed.append(row)
-        except UsageError as error:
-            raise place_error(place, error) from None
-        self.rows = tuple(placed)
+                self._check_row(row)
+            except UsageError as error:
+                raise place_error(given.place, error) from None
+            placed[row.name] = row
+        self.rows = tuple(placed.values())
+
+    def _check_row(self, row: Kernel) -> None:
+        if not row.path.is_file():
+            raise UsageError(f"kernel file {row.path} does not exist")
+        signature = self.signature
+        declared = {
+            signature.dtype(p, chosen).name
+            for p in signature.tensors
+            for chosen in signature.choices()
+        }
+        for dtype in row.dtypes:
+            if dtype not in declared:
+                raise UsageError(
+                    f"{row.name}: {self.name} is not declared for {dtype}, only for "
+                    f"{', '.join(sorted(declared))}"
+                )
+        taken = {self.name, *signature.dims, *signature.variables}
+        taken |= {p.name for p in signature.tensors} | {s.name for s in signature.scalars}
+        for tunable in row.tune:
+            if tunable in taken:
+                raise UsageError(
+                    f"{row.name}: tunable {tunable}, a macro, is a name of the C function too: "
+                    f"{signature.c_prototype()}"
+                )
 
     def row(self, name: str) -> Kernel:
         """The row called ``name`` or with that file name; raises ``UnknownNameError``."""
@@ -196,8 +267,37 @@ class OperatorSpec:
         """
 
         def register(variant: Callable[..., Any]) -> Callable[..., Any]:
+            try:
+                check_takes(f"the known-wrong variant {name!r}", variant, self.signature)
+                if name in self.wrong:
+                    raise UsageError(f"two known-wrong variants are called {name!r}")
+            except UsageError as error:
+                raise place_error(place_of(variant, self.place), error) from None
             self.wrong[name] = variant
             return variant
+
+        return register
+
+    def gradient(self, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register the gradient with respect to the tensor called ``of``.
+
+        The function takes ``grad``, the gradient with respect to the output, and then the
+        formula's parameters; it returns an array of that tensor's shape, as a formula in NumPy's
+        terms or by calling other operators. Without one, a framework derives it from the formula.
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            try:
+                names = [p.name for p in self.signature.inputs]
+                if of not in names:
+                    raise UnknownNameError("tensor", of, names, self.name)
+                if of in self.gradients:
+                    raise UsageError(f"{self.name}: the gradient of {of} is given twice")
+                check_takes(f"the gradient of {of}", function, self.signature, first=("grad",))
+            except UsageError as error:
+                raise place_error(place_of(function, self.place), error) from None
+            self.gradients[of] = function
+            return function
 
         return register
 
@@ -230,18 +330,56 @@ class OperatorSpec:
     def oracle(self, inputs: Sequence[Array], attributes: Mapping[str, Scalar]) -> Array:
         """The formula in float64, integers exactly; never cast to the output's element type.
 
-        Integers are int64 unless the float64 result shows that they could overflow; then they are
-        Python's own.
+        The formula gets copies, so it may change them in place. Where all the inputs are integers
+        they are int64, and Python's own where a step of the formula could overflow that.
         """
         with np.errstate(all="ignore"):
             if all(a.dtype.kind in "iu" for a in inputs):
-                floating = np.asarray(
-                    self.formula(*(a.astype(np.float64) for a in inputs), **attributes)
-                )
-                bound = np.abs(floating[np.isfinite(floating)]).max(initial=0.0)
-                exact = np.int64 if bound < 2.0**62 else np.object_
-                return np.asarray(self.formula(*(a.astype(exact) for a in inputs), **attributes))
-            return np.asarray(self.formula(*(a.astype(np.float64) for a in inputs), **attributes))
+                result = evaluate_integers(self.formula, inputs, attributes)
+            else:
+                floats = (a.astype(np.float64) for a in inputs)
+                result = np.asarray(self.formula(*floats, **attributes))
+        whole = result.dtype == np.object_ and all(isinstance(x, int) for x in result.flat)
+        if result.dtype.kind not in "biuf" and not whole:
+            raise place_error(
+                self.place,
+                UsageError(
+                    f"the formula of {self.name} returns {result.dtype} values; real numbers are "
+                    "needed"
+                ),
+            )
+        return result
+
+
+def check_takes(
+    what: str, function: Callable[..., Any], signature: Signature, first: Sequence[str] = ()
+) -> None:
+    """Raise ``UsageError`` where ``function`` does not take ``first`` and what the formula does."""
+    names = [*first, *(p.name for p in signature.inputs), *(p.name for p in signature.scalars)]
+    try:
+        inspect.signature(function).bind(
+            *first, *signature.inputs, **{scalar.name: scalar for scalar in signature.scalars}
+        )
+    except TypeError as error:
+        also = f"{', '.join(first)} and " if first else ""
+        raise UsageError(
+            f"{what} should take {also}the formula's parameters ({', '.join(names)}): {error}"
+        ) from None
+    except ValueError:  # a builtin that does not tell its parameters
+        return
+
+
+def place_of(function: Callable[..., Any], otherwise: str) -> str:
+    """``file:line`` of a Python function."""
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else otherwise
+
+
+def _bench_shape(signature: Signature) -> str:
+    """A shape to measure at where none is declared: 16 Mi elements, or 1024 in each dimension."""
+    if set(signature.dims) == {signature.ellipsis}:
+        return f"{signature.ellipsis}={1 << 24}"
+    return ",".join(f"{dim}=1024" for dim in signature.dims)
 
 
 def short_dtypes(dtypes: Mapping[str, DType]) -> str:
@@ -252,10 +390,13 @@ def short_dtypes(dtypes: Mapping[str, DType]) -> str:
 
 
 def parse_dtypes(signature: Signature, text: str) -> list[dict[str, DType]]:
-    """The assignments that ``text`` selects: ``f32``, ``T=i8,U=u8``; raises for unknown names."""
-    wanted: dict[str, str] = {}
+    """The assignments that ``text`` selects: ``f32``, ``f32,bf16``, ``T=i8,U=u8``.
+
+    Raises ``UsageError`` or ``UnknownNameError`` for what the operator is not declared for.
+    """
+    wanted: dict[str, set[str]] = {}
     for part in text.split(","):
-        variable, equals, name = part.strip().partition("=")
+        variable, equals, name = (word.strip() for word in part.partition("="))
         if not equals:
             if len(signature.variables) != 1:
                 names = ", ".join(f"{v}=..." for v in signature.variables) or "none to choose"
@@ -271,9 +412,9 @@ def parse_dtypes(signature: Signature, text: str) -> list[dict[str, DType]]:
                     f"{', '.join(sorted(options))}"
                 )
             raise UnknownNameError("dtype", name, options, signature.name)
-        wanted[variable] = name
+        wanted.setdefault(variable, set()).add(name)
     return [
         chosen
         for chosen in signature.choices()
-        if all(chosen[v].name == name for v, name in wanted.items())
+        if all(chosen[v].name in names for v, names in wanted.items())
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,16 @@ class DTypeVar:
     """A name for an element type that each call settles, such as ``T``."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class Misspelt:
+    """What ``Tensor[...]`` gives where it is written wrongly.
+
+    The declaration that uses it says so, as only that knows its own file and line.
+    """
+
+    fault: str
 
 
 @dataclass(frozen=True)
@@ -54,21 +66,27 @@ else:
         """Annotation of a tensor: ``Tensor[T, "m k"]``, ``Tensor["i32", "n"]``.
 
         The first part is a dtype variable (or its name) or an element type's name; the second
-        gives the dimensions in jaxtyping's notation: names, sizes, and a leading ``...``.
+        gives the dimensions in jaxtyping's notation: names, sizes, and a leading ``...``, which
+        may stand without quotes where it is alone.
         """
 
-        def __class_getitem__(cls, item: object) -> TensorType:
+        def __class_getitem__(cls, item: object) -> TensorType | Misspelt:
+            if isinstance(item, tuple) and len(item) == 2 and item[1] is ...:
+                item = item[0], "..."
             if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], str)):
-                raise UsageError(f'Tensor[{item!r}] should be like Tensor[T, "m k"]')
+                return Misspelt(f'Tensor[{item!r}] should be like Tensor[T, "m k"]')
             dtype, dims = item
             if isinstance(dtype, DTypeVar | DType):
                 dtype = dtype.name
             if not (isinstance(dtype, str) and dtype.isidentifier()):
-                raise UsageError(
+                return Misspelt(
                     f"Tensor's element type {dtype!r} should be a variable such as T or a dtype "
                     f"such as {', '.join(DTYPES)}"
                 )
-            return TensorType(dtype, _parse_dims(dims))
+            try:
+                return TensorType(dtype, _parse_dims(dims))
+            except UsageError as error:
+                return Misspelt(str(error))
 
 
 def _parse_dims(text: str) -> tuple[str | int, ...]:
@@ -78,7 +96,7 @@ def _parse_dims(text: str) -> tuple[str | int, ...]:
             if position:
                 raise UsageError(f"dimensions {text!r}: '...' can only come first")
             dims.append(word)
-        elif word.isdecimal():
+        elif word.isdecimal() and int(word) < 2**63:
             dims.append(int(word))
         elif word.isidentifier():
             dims.append(word)
@@ -111,14 +129,57 @@ class ScalarParam:
         return {float: "double", int: "std::int64_t", bool: "bool"}[self.type]
 
 
-# C++ keywords and names that the kernel's own translation unit needs.
-_RESERVED = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const constexpr continue "
-    "default delete do double else enum explicit export extern false float for friend goto if "
-    "inline int long mutable namespace new not nullptr operator or private protected public "
-    "register return short threads signed sizeof static struct switch template this throw true try "
-    "typedef typename union unsigned using virtual void volatile while xor opw out std".split()
+# C++ keywords, macros of its headers, and names that the kernel's own translation unit needs.
+RESERVED = frozenset(
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t "
+    "char32_t class compl concept const const_cast consteval constexpr constinit continue co_await "
+    "co_return co_yield decltype default delete do double dynamic_cast else enum explicit export "
+    "extern false float for friend goto if inline int long mutable namespace new noexcept not "
+    "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires "
+    "return short signed sizeof static static_assert static_cast struct switch template this "
+    "thread_local throw true try typedef typeid typename union unsigned using virtual void "
+    "volatile wchar_t while xor xor_eq "
+    "EOF INFINITY NAN NULL assert errno linux stderr stdin stdout unix "
+    "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t "
+    "opw out std threads".split()
 )
+
+# Functions of the C library. A kernel with such a name clashes with its declaration in <cmath>, or
+# takes its place in every library of the process.
+C_LIBRARY = frozenset(
+    [
+        f"{name}{suffix}"
+        for name in (
+            "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 "
+            "exp10 expm1 fabs fdim floor fma fmax fmin fmod frexp hypot ilogb j0 j1 jn ldexp "
+            "lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint "
+            "nextafter nexttoward pow remainder remquo rint round scalbln scalbn sin sincos sinh "
+            "sqrt tan tanh tgamma trunc y0 y1 yn".split()
+        )
+        for suffix in ("", "f", "l")
+    ]
+    + "abort abs accept access alarm atexit atof atoi atol bind bsearch calloc clock close connect "
+    "ctime daylight difftime div dprintf drem exit fclose ffs fflush finite fopen fork fprintf "
+    "fputs fread free fscanf fseek ftell fwrite gamma getc getenv gets gmtime index isalpha "
+    "isdigit isinf isnan isspace kill labs ldiv link listen llabs main malloc memchr memcmp memcpy "
+    "memmove memset mktime nice open pause perror pipe printf putc puts qsort raise rand random "
+    "read realloc remove rename rewind rindex scalb scanf select send setenv sigaction signal "
+    "significand sleep sprintf srand srandom sscanf stat strcat strchr strcmp strcpy strlen "
+    "strncmp strncpy strstr strtod strtol sync system time times tmpfile tolower toupper truncate "
+    "ungetc unlink wait write".split()
+)
+
+
+def check_c_name(what: str, name: str) -> None:
+    """Raise ``UsageError`` where ``name`` cannot be a name of our own in C++ source."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise UsageError(f"{what} {name!r} cannot be a name in C++: use A-Z, a-z, 0-9 and _")
+    if name in RESERVED:
+        raise UsageError(
+            f"{what} {name!r}: the name has a meaning in C++ or to Opwright; choose another"
+        )
+    if "__" in name or re.match(r"_[A-Z]", name) or name.startswith("opw_"):
+        raise UsageError(f"{what} {name!r}: C++ and Opwright keep such names to themselves")
 
 
 @dataclass(frozen=True)
@@ -235,7 +296,7 @@ class Signature:
                     owner.setdefault(dim, param.name)
         leading = leading or ()
         if self.ellipsis:
-            sizes[self.ellipsis] = int(np.prod(leading, dtype=np.int64))
+            sizes[self.ellipsis] = math.prod(leading)
         return {dim: sizes[dim] for dim in self.dims}, leading
 
     def shape(
@@ -328,6 +389,17 @@ class Signature:
         )
 
 
+def check_list(what: str, words: object) -> None:
+    """Raise ``UsageError`` where ``words`` is no list of different words: one alone, say."""
+    if isinstance(words, str) or not isinstance(words, Sequence):
+        raise UsageError(f"{what}: expected a list, got {words!r}")
+    for index, word in enumerate(words):
+        if not isinstance(word, str):
+            raise UsageError(f"{what}: {word!r} is no text")
+        if word in words[:index]:
+            raise UsageError(f"{what}: {word!r} is there twice")
+
+
 def _scalar(operator: str, param: ScalarParam, value: object, single: bool) -> Scalar:
     integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if param.type is bool and isinstance(value, bool | np.bool_):
@@ -337,41 +409,83 @@ def _scalar(operator: str, param: ScalarParam, value: object, single: bool) -> S
             raise UsageError(f"{operator}: attribute {param.name}={value} does not fit int64")
         return int(value)  # type: ignore[call-overload,no-any-return]
     if param.type is float and (integral or isinstance(value, float | np.floating)):
-        with np.errstate(over="ignore"):
-            return float(np.float32(value)) if single else float(value)  # type: ignore[arg-type]
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except OverflowError:
+            raise UsageError(f"{operator}: attribute {param.name} does not fit float64") from None
+        with np.errstate(over="ignore", under="ignore"):
+            return float(np.float32(number)) if single else number
     raise UsageError(
         f"{operator}: attribute {param.name} is a {param.type.__name__}, got {value!r}"
     )
 
 
-def signature_of(formula: Callable[..., Any], dtypes: Mapping[str, Sequence[str]]) -> Signature:
+def _annotations(formula: Callable[..., Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+    """The annotations, those that are text evaluated where the formula stands."""
+    name = formula.__name__
+    try:
+        found = inspect.get_annotations(formula)
+    except Exception as error:  # from Python 3.14 on they are evaluated here
+        raise UsageError(f"{name}: an annotation fails: {_shown(error)}") from None
+    names = getattr(inspect.unwrap(formula), "__globals__", {})
+    for parameter, annotation in found.items():
+        try:
+            # Twice: text in quotes is quoted again by 'from __future__ import annotations'.
+            for _ in range(2):
+                if isinstance(found[parameter], str):
+                    found[parameter] = eval(found[parameter], dict(names), dict(scope))
+        except Exception as error:
+            what = "return" if parameter == "return" else f"parameter {parameter}"
+            # A tool that takes the quotes off "m" makes a name of it, that nothing has.
+            hint = '; dimensions are text: Tensor[T, "m k"]' * isinstance(error, NameError)
+            raise UsageError(
+                f"{name}: {what}: the annotation {annotation} fails: {_shown(error)}{hint}"
+            ) from None
+    return found
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def signature_of(
+    formula: Callable[..., Any],
+    dtypes: Mapping[str, Sequence[str]],
+    scope: Mapping[str, Any] | None = None,
+) -> Signature:
     """Read the signature off an annotated formula.
 
-    Raises ``UsageError`` saying which parameter is declared wrongly and how it should be.
+    ``scope`` are the local names where the formula stands, for annotations that are text. Raises
+    ``UsageError`` saying which parameter is declared wrongly and how it should be.
     """
     name = formula.__name__
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
-        raise UsageError(f"operator name {name!r} cannot name a C function")
-    annotations = inspect.get_annotations(formula, eval_str=True)
+    check_c_name("operator", name)
+    if name in C_LIBRARY:
+        raise UsageError(
+            f"operator {name!r}: the C library has a function of this name, which a kernel would "
+            f"replace; call it {name}_op, say"
+        )
+    annotations = _annotations(formula, scope or {})
     inputs: list[TensorParam] = []
     scalars: list[ScalarParam] = []
     for parameter in inspect.signature(formula).parameters.values():
         where = f"{name}: parameter {parameter.name}"
-        if parameter.name in _RESERVED:
-            raise UsageError(
-                f"{where}: the name has a meaning in C++ or to Opwright; choose another"
-            )
+        check_c_name(f"{name}: parameter", parameter.name)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise UsageError(f"{where}: an operator has a fixed list of parameters, no * or **")
         kind = annotations.get(parameter.name)
+        if isinstance(kind, Misspelt):
+            raise UsageError(f"{where}: {kind.fault}")
         has_default = parameter.default is not parameter.empty
         if isinstance(kind, TensorType):
             if has_default:
                 raise UsageError(f"{where}: a tensor cannot have a default")
-            if scalars:
-                raise UsageError(f"{where}: tensors come before attributes")
+            if scalars or parameter.kind is parameter.KEYWORD_ONLY:
+                raise UsageError(f"{where}: tensors come before attributes, and before any *")
             inputs.append(TensorParam(parameter.name, kind))
-        elif kind in (float, int, bool):
+        elif kind is float or kind is int or kind is bool:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise UsageError(f"{where}: an attribute is given by name, so it goes after the /")
             scalar = ScalarParam(parameter.name, kind)
             default = (
                 _scalar(name, scalar, parameter.default, single=False) if has_default else None
@@ -384,6 +498,8 @@ def signature_of(formula: Callable[..., Any], dtypes: Mapping[str, Sequence[str]
                 f"attribute, got {shown}"
             )
     returned = annotations.get("return")
+    if isinstance(returned, Misspelt):
+        raise UsageError(f"{name}: return: {returned.fault}")
     if not isinstance(returned, TensorType):
         raise UsageError(f'{name}: the return annotation should be like Tensor[T, "m n"]')
     if not inputs:
@@ -399,21 +515,33 @@ def _assemble(
     scalars: list[ScalarParam],
     dtypes: Mapping[str, Sequence[str]],
 ) -> Signature:
-    used = {p.type.dtype for p in (*inputs, output)}
-    for variable in dtypes:
+    used = list(dict.fromkeys(p.type.dtype for p in (*inputs, output)))
+    names = [p.name for p in inputs] + [s.name for s in scalars]
+    if not isinstance(dtypes, Mapping):
+        raise UsageError(f'{name}: dtypes={dtypes!r} should be like {{"T": ["f32", "bf16"]}}')
+    for variable, options in dtypes.items():
         if variable in DTYPES:
             raise UsageError(
                 f"{name}: dtypes={{{variable!r}: ...}} would hide the dtype {variable}"
             )
         if variable not in used:
             raise UsageError(f"{name}: no tensor uses the dtype variable {variable!r}")
-        if not dtypes[variable]:
+        check_c_name(f"{name}: dtype variable", variable)
+        if variable in names or variable == name:
+            raise UsageError(
+                f"{name}: {variable!r} is a dtype variable, which reaches kernels as a macro, and "
+                "the name of something else"
+            )
+        check_list(f"{name}: dtypes of {variable}", options)
+        if not options:
             raise UsageError(f"{name}: dtype variable {variable} has no dtypes")
     for word in used:
         if word not in dtypes and word not in DTYPES:
+            near = difflib.get_close_matches(word, DTYPES, n=2, cutoff=0.5)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise UsageError(
                 f"{name}: {word!r} is neither a dtype ({', '.join(DTYPES)}) nor in "
-                f"dtypes={{{', '.join(map(repr, dtypes))}}}"
+                f"dtypes={{{', '.join(map(repr, dtypes))}}}{hint}"
             )
     in_inputs = {p.type.dtype for p in inputs}
     for variable in dtypes:
@@ -432,9 +560,9 @@ def _assemble(
         if ellipsis in everything:
             raise UsageError(f"{name}: beside '...', no dimension can be called {ellipsis!r}")
     dims = tuple(dict.fromkeys(ellipsis if dim == "..." else dim for dim in everything))
-    names = [p.name for p in inputs] + [s.name for s in scalars]
     for dim in dims:
-        if dim in _RESERVED or dim in names or dim in dtypes:
+        check_c_name(f"{name}: dimension", dim)
+        if dim in names or dim in dtypes:
             raise UsageError(f"{name}: dimension {dim!r} is also the name of something else")
     return Signature(
         name=name,
@@ -445,3 +573,42 @@ def _assemble(
         variables={v: tuple(dtype_named(d) for d in options) for v, options in dtypes.items()},
         ellipsis=ellipsis,
     )
+
+
+def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Read ``m=17,n=1,k=257``; a ``...`` part is ``...=2x3`` or its one size (``n=1000``).
+
+    Returns the named sizes and the leading dimensions. Raises ``UsageError`` where a size is
+    missing, negative or no number, ``UnknownNameError`` for a name the signature has not.
+    """
+    dims: dict[str, int] = {}
+    leading: tuple[int, ...] = ()
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals and not signature.ellipsis:
+            sizes_like = ",".join(f"{d}=..." for d in signature.dims)
+            raise UsageError(f"--shape {text!r}: write sizes as {sizes_like or repr('')}")
+        if not equals:
+            name, value = "...", name
+        if name == "..." and signature.ellipsis:
+            name = signature.ellipsis
+            words = [] if value == "scalar" else value.split("x")
+        elif name in signature.dims:
+            words = [value]
+        else:
+            raise UnknownNameError("dimension", name, signature.dims, signature.name)
+        if name in dims:
+            raise UsageError(f"--shape {text!r}: {name} is given twice")
+        if not all(w.isdecimal() for w in words):
+            raise UsageError(f"--shape {text!r}: {value!r} is no size (a number from 0 up)")
+        # Longer numbers are beyond int64 and, from 4300 digits on, beyond int().
+        sizes = tuple(int(w) if len(w) < 40 else 2**63 for w in words)
+        if any(size >= 2**63 for size in sizes) or math.prod(sizes) >= 2**63:
+            raise UsageError(f"--shape {text!r}: {value} does not fit int64")
+        if name == signature.ellipsis:
+            leading = sizes
+        dims[name] = math.prod(sizes)
+    lacking = [d for d in signature.dims if d not in dims]
+    if lacking:
+        raise UsageError(f"--shape {text!r}: no size given for {', '.join(lacking)}")
+    return {d: dims[d] for d in signature.dims}, leading

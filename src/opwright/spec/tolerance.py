@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ class Tolerance:
     sum of the magnitudes that were added up; ``depth`` is an expression in the dimensions giving
     how many roundings those suffer. ``u`` is the unit roundoff of the type computed in. ``ulps``
     is the rounding of the stored result, in units of its last place.
+
+    ``terms`` alone suffer one rounding; ``depth`` alone counts roundings of the result itself.
     """
 
     terms: Callable[..., Any] | None = None
@@ -56,6 +59,7 @@ def ulp(values: Floats, dtype: DType) -> Floats:
     magnitude = np.minimum(np.abs(values), dtype.highest)
     _, exponent = np.frexp(np.where(np.isfinite(magnitude), magnitude, dtype.highest))
     spacing = np.ldexp(2 * dtype.unit_roundoff, exponent - 1)
+    spacing = np.where(magnitude == 0, 0.0, spacing)  # frexp gives 0 the exponent of 0.5
     return np.asarray(np.maximum(spacing, dtype.smallest_subnormal), dtype=np.float64)
 
 
@@ -84,27 +88,28 @@ def derived_bound(
     """
     if compute.kind == "int":
         return Bound(np.zeros(reference.shape), "exact")
-    roundoff = compute.unit_roundoff
+    arithmetic = _Arithmetic(compute)
     with np.errstate(all="ignore"):
         try:
-            tracked = formula(*(Tracked.exact(a, roundoff) for a in inputs), **attributes)
+            tracked = formula(*(Tracked.exact(a, arithmetic) for a in inputs), **attributes)
             if not isinstance(tracked, Tracked):
-                tracked = Tracked.exact(tracked, roundoff)
+                tracked = Tracked.exact(tracked, arithmetic)
             errors = np.broadcast_to(tracked.error, reference.shape)
-            steps = tracked.steps
             origin = "derived from the formula"
-        except _NotFollowedError as unknown:
-            errors = FALLBACK_ROUNDOFFS * np.abs(reference)
-            steps = FALLBACK_ROUNDOFFS
-            origin = (
-                f"{FALLBACK_ROUNDOFFS:g} roundoffs of the result, as the formula uses {unknown}"
-            )
-        limit = roundoff * errors
-        limit = np.where(errors > 0, limit + steps * compute.smallest_subnormal, 0.0)
-        if compute.unit_roundoff <= np.finfo(np.float64).eps:
+        except Exception as unknown:  # the formula ran as the oracle: only the analysis fails
+            reason = str(unknown)
+            if not isinstance(unknown, _NotFollowedError):
+                reason = f"something that error analysis cannot follow ({unknown})"
+            errors = FALLBACK_ROUNDOFFS * arithmetic.rounding(reference)
+            origin = f"{FALLBACK_ROUNDOFFS:g} roundoffs of the result, as the formula uses {reason}"
+        limit = arithmetic.roundoff * errors
+        if not arithmetic.in_oracle:
             limit = 2 * limit
         if output.name != compute.name:
-            limit = limit + 0.5 * ulp(np.abs(reference) + limit, output)
+            # The final rounding; a result that the output type holds exactly has none.
+            held = reference.astype(output.numpy).astype(np.float64) == reference
+            rounded = 0.5 * ulp(np.abs(reference) + limit, output)
+            limit = limit + np.where(held & (limit == 0), 0.0, rounded)
     return Bound(np.asarray(limit, dtype=np.float64), origin)
 
 
@@ -112,36 +117,90 @@ class _NotFollowedError(Exception):
     """The formula used an operation without a rule here."""
 
 
-class Tracked(NDArrayOperatorsMixin):
-    """Numbers in float64 with a bound of the error a kernel would have made, in roundoffs.
+class _Arithmetic:
+    """The numbers of the type that kernels compute in."""
 
-    ``error`` is in units of ``roundoff``, first order; ``steps`` counts the roundings in a row, by
-    which underflow is bounded.
+    def __init__(self, compute: DType) -> None:
+        self.numpy = compute.numpy
+        self.roundoff = compute.unit_roundoff
+        self.largest = compute.highest
+        self.smallest_normal = compute.smallest_subnormal / (2 * compute.unit_roundoff)
+        # Whether float64 shows the rounding of this type, being wider.
+        self.in_oracle = compute.unit_roundoff > np.finfo(np.float64).eps
+
+    def rounding(self, result: Floats) -> Floats:
+        """One rounding of ``result`` in roundoffs; results below the normal numbers lose more."""
+        return np.maximum(np.abs(result), self.smallest_normal)
+
+    def holds(self, values: Floats) -> NDArray[np.bool_]:
+        """Where the type has exactly these numbers."""
+        return np.asarray(values.astype(self.numpy).astype(np.float64) == values)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A sum of several numbers, which a kernel may add up in any order.
+
+    ``terms`` is how many there are, ``magnitude`` the sum of their absolute values, ``error`` that
+    of their own errors, and ``whole`` says that all of them are whole numbers without error.
+    """
+
+    terms: int
+    magnitude: Floats
+    error: Floats
+    whole: bool
+
+    def total(self, arithmetic: _Arithmetic) -> Floats:
+        """The error of the sum: none for whole numbers within the mantissa."""
+        error = self.error + max(self.terms - 1, 0) * (self.magnitude + arithmetic.smallest_normal)
+        if self.whole:
+            error = np.where(self.magnitude <= 1 / arithmetic.roundoff, 0.0, error)
+        return np.asarray(error)
+
+
+class Tracked(NDArrayOperatorsMixin):
+    """Numbers in float64 with a bound of the error a kernel would have made.
+
+    ``error`` is in roundoffs of the type that ``arithmetic`` describes. Infinities and NaN have no
+    error: they are either there or missing, which is judged by itself. A comparison that rounding
+    may decide either way is such a number too: 0 or 1, give or take 1.
+
+    ``value`` and ``error`` have one memory layout, so that a view of one is a view of both, and
+    what is changed in place is changed in every view. ``chain`` is set on the result of a sum.
     """
 
     __array_priority__ = 1000
 
-    def __init__(self, value: Any, error: Any, steps: float, roundoff: float) -> None:
+    def __init__(
+        self, value: Any, error: Any, arithmetic: _Arithmetic, chain: _Chain | None = None
+    ) -> None:
         self.value: Floats = np.asarray(value, dtype=np.float64)
-        self.error: Floats = np.broadcast_to(np.asarray(error, dtype=np.float64), self.value.shape)
-        self.steps = steps
-        self.roundoff = roundoff
+        self.error: Floats = np.zeros_like(self.value)
+        if np.any(error):
+            error = np.where(np.isnan(error), np.inf, error)
+            self.error[...] = np.where(np.isfinite(self.value), error, 0.0)
+        self.arithmetic = arithmetic
+        self.chain = chain
+        self._viewed = False
 
     @classmethod
-    def exact(cls, value: Any, roundoff: float) -> Tracked:
-        """Numbers that a kernel has without error."""
-        return cls(value, 0.0, 0.0, roundoff)
+    def exact(cls, value: Any, arithmetic: _Arithmetic) -> Tracked:
+        """A copy of numbers that a kernel has without error."""
+        return cls(np.array(value, dtype=np.float64), 0.0, arithmetic)
 
     def _constant(self, value: Any) -> Tracked:
-        """A constant of the formula: one roundoff where float32 would not hold it exactly."""
+        """A constant of the formula: one roundoff where the type does not hold it exactly."""
         numbers = np.asarray(value, dtype=np.float64)
-        held = numbers
-        if self.roundoff > np.finfo(np.float64).eps:
-            held = numbers.astype(np.float32).astype(np.float64)
-        return Tracked(numbers, np.where(held == numbers, 0.0, np.abs(numbers)), 0.0, self.roundoff)
+        error = np.where(self.arithmetic.holds(numbers), 0.0, np.abs(numbers))
+        return Tracked(numbers, error, self.arithmetic)
 
     def _join(self, value: Any) -> Tracked:
         return value if isinstance(value, Tracked) else self._constant(value)
+
+    @property
+    def reach(self) -> Floats:
+        """The error as an absolute number."""
+        return self.error * self.arithmetic.roundoff
 
     # What formulas use of an array beside operators and functions.
     @property
@@ -172,22 +231,60 @@ class Tracked(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self.value)
 
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise _NotFollowedError(
+            "np.asarray, or an array made without its inputs (np.zeros_like has them)"
+        )
+
     def __getitem__(self, key: Any) -> Tracked:
-        return self._both(lambda array: array[key])
+        keys = key if isinstance(key, tuple) else (key,)
+        keys = tuple(k.value != 0 if isinstance(k, Tracked) else k for k in keys)
+        return self._both(lambda array: array[keys])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        keys = key if isinstance(key, tuple) else (key,)
+        keys = tuple(k.value != 0 if isinstance(k, Tracked) else k for k in keys)
+        other = self._join(value)
+        self.value[keys], self.error[keys] = other.value, other.error
+        self.chain = None
 
     def _both(self, function: Callable[[Floats], Any]) -> Tracked:
-        return Tracked(function(self.value), function(self.error), self.steps, self.roundoff)
+        return self._view(function(self.value), function(self.error))
+
+    def _view(self, value: Any, error: Any) -> Tracked:
+        """Numbers made of these by moving them; a change of the one may change the other."""
+        result = Tracked.__new__(Tracked)
+        result.value, result.error = np.asarray(value), np.asarray(error)
+        result.arithmetic = self.arithmetic
+        result.chain = self.chain = None
+        result._viewed = self._viewed = True
+        return result
 
     def __getattr__(self, name: str) -> Any:
         # x.sum(axis=-1) is np.sum(x, axis=-1), and so for every method with a function beside it.
         function = getattr(np, name, None)
         if name.startswith("_") or not callable(function):
             raise AttributeError(name)
+        if not callable(getattr(np.ndarray, name, None)):
+            raise AttributeError(name)
         return lambda *args, **kwargs: function(self, *args, **kwargs)
 
     def astype(self, dtype: Any, **_: Any) -> Tracked:
-        """Conversions between floats change nothing here; to integers they cut."""
-        return np.trunc(self) if np.dtype(dtype).kind in "iu" else self  # type: ignore[return-value]
+        """A narrower float rounds once more, differently where the number has an error already."""
+        numpy = np.dtype(dtype)
+        if numpy.kind in "iu":
+            return self._join(np.trunc(self))
+        if numpy == np.bool_:
+            return self._join(self._compare(np.not_equal, self, self._constant(0.0)))
+        roundoff = float(ml_dtypes.finfo(numpy).eps) / 2  # type: ignore[no-untyped-call]
+        if roundoff <= np.finfo(np.float64).eps:
+            return self
+        value = self.value.astype(numpy).astype(np.float64)
+        error = self.error + 2 * np.abs(value) * roundoff / self.arithmetic.roundoff
+        return Tracked(value, np.where(self.error > 0, error, 0.0), self.arithmetic)
 
     def reshape(self, *shape: Any) -> Tracked:
         """The same numbers in another shape."""
@@ -197,47 +294,90 @@ class Tracked(NDArrayOperatorsMixin):
         """The same numbers with permuted dimensions."""
         return self._both(lambda array: array.transpose(*axes))
 
+    def flatten(self) -> Tracked:
+        """The same numbers in one dimension."""
+        return self._view(self.value.flatten(), self.error.flatten())
+
     def copy(self) -> Tracked:
-        """Itself: nothing here changes in place."""
-        return self
+        """The same numbers, to be changed in place without changing these."""
+        return self._view(self.value.copy(), self.error.copy())
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        out = kwargs.pop("out", None)
+        if out is not None:
+            target = out[0]
+            if len(out) != 1 or not isinstance(target, Tracked):
+                raise _NotFollowedError(
+                    f"np.{ufunc.__name__} into an array made without its inputs "
+                    "(np.zeros_like has them)"
+                )
+            result = target._join(getattr(ufunc, method)(*inputs, **kwargs))
+            target[...] = result
+            target.chain = None if target._viewed else result.chain
+            return target
         if method == "reduce" and ufunc in _REDUCTIONS:
-            kwargs.pop("out", None)
-            kwargs.pop("dtype", None)
-            return _REDUCTIONS[ufunc](self._join(inputs[0]), **kwargs)
-        if method != "__call__" or kwargs.get("out") is not None:
-            raise _NotFollowedError(f"{ufunc.__name__}.{method}")
+            kwargs.setdefault("axis", 0)
+            return _REDUCTIONS[ufunc](self._join(inputs[0]), **_options(ufunc.__name__, kwargs))
+        if method == "accumulate" and ufunc is np.add:
+            kwargs.setdefault("axis", 0)
+            return _cumulative(self._join(inputs[0]), **_options("add.accumulate", kwargs))
+        if method != "__call__" or kwargs.get("where", True) is not True:
+            raise _NotFollowedError(f"np.{ufunc.__name__}.{method}")
         operands = [self._join(x) for x in inputs]
-        values = [x.value for x in operands]
+        if ufunc.__name__ in _LOGICAL:
+            return self._logical(ufunc, operands)
+        if ufunc.__name__ in _COMPARISONS:
+            return self._compare(ufunc, *operands)
         if ufunc.types and all(t.endswith("->?") for t in ufunc.types):
-            return ufunc(*values)  # comparisons and tests: a condition is no rounded number
+            return ufunc(*(x.value for x in operands))  # whether NaN, infinite, negative
         rule = _RULES.get(ufunc.__name__)
         if rule is None:
             raise _NotFollowedError(f"np.{ufunc.__name__}")
-        result = ufunc(*values)
-        error = rule(result, *operands)
-        steps = max(x.steps for x in operands) + 1
-        if ufunc.__name__ in ("matmul", "vecdot"):
-            steps += values[0].shape[-1]
-        return Tracked(result, np.where(np.isnan(error), np.inf, error), steps, self.roundoff)
+        result = ufunc(*(x.value for x in operands))
+        chain = None
+        if ufunc in (np.add, np.subtract):
+            chain = _chain(operands)
+            # The order of two cannot be another, and their sum may well be exact.
+            error = rule(result, *operands) if chain.terms <= 2 else chain.total(self.arithmetic)
+        elif ufunc is np.matmul:
+            chain = _products(*operands)
+            error = chain.total(self.arithmetic)
+        else:
+            error = rule(result, *operands)
+        return Tracked(result, error, self.arithmetic, chain)
+
+    def _compare(self, ufunc: np.ufunc, a: Tracked, b: Tracked) -> Any:
+        """Plain booleans, unless a kernel's rounding may decide some of them the other way."""
+        decided = ufunc(a.value, b.value)
+        reach = a.reach + b.reach
+        either = (reach > 0) & (np.abs(a.value - b.value) <= reach)
+        if not either.any():
+            return decided
+        return Tracked(decided, np.where(either, 1 / self.arithmetic.roundoff, 0.0), a.arithmetic)
+
+    def _logical(self, ufunc: np.ufunc, operands: list[Tracked]) -> Any:
+        decided = ufunc(*(x.value != 0 for x in operands))
+        either = np.zeros(decided.shape, dtype=bool)
+        for x in operands:
+            either = either | (x.error > 0)
+        return Tracked(
+            decided, np.where(either, 1 / self.arithmetic.roundoff, 0.0), self.arithmetic
+        )
 
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any
     ) -> Any:
         if function in _FUNCTIONS:
-            return _FUNCTIONS[function](*args, **kwargs)
+            return _FUNCTIONS[function](*args, **_options(function.__name__, kwargs))
         if function.__name__ in _STRUCTURAL:
             return self._structural(function, args, kwargs)
-        raise _NotFollowedError(f"np.{function.__name__}")
+        module = function.__module__.replace("numpy", "np", 1)
+        raise _NotFollowedError(f"{module}.{function.__name__}")
 
-    def _structural(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Tracked:
-        steps = 0.0
-
+    def _structural(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         def pick(argument: Any, part: str) -> Any:
-            nonlocal steps
             if isinstance(argument, Tracked):
-                steps = max(steps, argument.steps)
+                argument.chain = None
                 return getattr(argument, part)
             if isinstance(argument, list | tuple) and any(isinstance(x, Tracked) for x in argument):
                 return [pick(self._join(x), part) for x in argument]
@@ -245,7 +385,25 @@ class Tracked(NDArrayOperatorsMixin):
 
         value = function(*(pick(a, "value") for a in args), **kwargs)
         error = function(*(pick(a, "error") for a in args), **kwargs)
-        return Tracked(value, error, steps, self.roundoff)
+        if isinstance(value, list | tuple):
+            return [self._view(v, e) for v, e in zip(value, error, strict=True)]
+        return self._view(value, error)
+
+
+def _options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a NumPy function, without its markers for those left out.
+
+    One that changes the result in a way that is not followed is refused; ``dtype`` is not, as the
+    numbers here are float64 whatever it says.
+    """
+    known: dict[str, Any] = {}
+    for option, value in given.items():
+        if value is None or value is np._NoValue or option in ("dtype", "optimize"):
+            continue
+        if option in ("out", "order", "casting", "subok", "mean", "correction"):
+            raise _NotFollowedError(f"np.{name} with {option}=")
+        known[option] = value
+    return known
 
 
 def _rounding(r: Floats, *operands: Tracked) -> Floats:
@@ -253,16 +411,29 @@ def _rounding(r: Floats, *operands: Tracked) -> Floats:
 
     So whole numbers within the mantissa must come out exactly.
     """
-    roundoff = operands[0].roundoff
-    if roundoff > np.finfo(np.float64).eps:
-        fits = r.astype(np.float32).astype(np.float64) == r
+    arithmetic = operands[0].arithmetic
+    if arithmetic.in_oracle:
+        fits = arithmetic.holds(r)
     else:  # float64 cannot tell its own rounding, but whole numbers below 2^53 have none
         fits = np.abs(r) < 2.0**53
         for x in operands:
             fits = fits & (x.value == np.rint(x.value))
     for x in operands:
         fits = fits & (x.error == 0)
-    return np.where(fits, 0.0, np.abs(r))
+    return np.where(fits, 0.0, arithmetic.rounding(r))
+
+
+def _chain(operands: Sequence[Tracked]) -> _Chain:
+    """The chain of a sum: the numbers added up, where these are sums themselves."""
+    terms, whole = 0, True
+    magnitude = error = np.zeros(())
+    for x in operands:
+        own = x.chain or _Chain(
+            int(bool(x.value.any() or x.error.any())), np.abs(x.value), x.error, _whole(x)
+        )
+        terms, whole = terms + own.terms, whole and own.whole
+        magnitude, error = magnitude + own.magnitude, error + own.error
+    return _Chain(terms, magnitude, error, whole)
 
 
 def _whole(x: Tracked) -> bool:
@@ -270,19 +441,31 @@ def _whole(x: Tracked) -> bool:
 
 
 def _accumulated(depth: Any, magnitude: Floats, *operands: Tracked) -> Floats:
-    """The roundings of a sum of ``depth`` terms: none for whole numbers within the mantissa."""
-    error = np.asarray(depth * magnitude)
+    """``depth`` roundings of a sum of this magnitude: none for whole numbers in the mantissa."""
+    arithmetic = operands[0].arithmetic
+    error = np.asarray(depth * (magnitude + arithmetic.smallest_normal))
     if all(_whole(x) for x in operands):
-        error = np.where(magnitude <= 1 / operands[0].roundoff, 0.0, error)
+        error = np.where(magnitude <= 1 / arithmetic.roundoff, 0.0, error)
     return error
 
 
 def _product(r: Floats, a: Tracked, b: Tracked) -> Floats:
-    return np.abs(a.value) * b.error + np.abs(b.value) * a.error + _rounding(r, a, b)
+    both = a.error * b.reach
+    return np.abs(a.value) * b.error + np.abs(b.value) * a.error + both + _rounding(r, a, b)
 
 
 def _quotient(r: Floats, a: Tracked, b: Tracked) -> Floats:
-    return (a.error + np.abs(r) * b.error) / np.abs(b.value) + np.abs(r)
+    arithmetic = a.arithmetic
+    divisor = np.maximum(np.abs(b.value) - b.reach, 0.0)
+    # Kernels may well multiply by the reciprocal instead, and so round twice.
+    own = np.where((a.value == 1) & (a.error == 0), 1, 2) * arithmetic.rounding(r)
+    error = (a.error + np.abs(r) * b.error) / divisor + own
+    # A divisor that overflows in the kernel's type, though not here, gives it 0.
+    return np.where(np.abs(b.value) > arithmetic.largest, np.abs(r) / arithmetic.roundoff, error)
+
+
+def _reciprocal(r: Floats, a: Tracked) -> Floats:
+    return _quotient(r, Tracked.exact(np.ones(a.shape), a.arithmetic), a)
 
 
 def _sum(r: Floats, a: Tracked, b: Tracked) -> Floats:
@@ -297,33 +480,88 @@ def _same(r: Floats, a: Tracked) -> Floats:
     return a.error
 
 
+def _sign(r: Floats, a: Tracked) -> Floats:
+    flips = (a.error > 0) & (np.abs(a.value) <= a.reach)
+    return np.where(flips, 2 / a.arithmetic.roundoff, 0.0)
+
+
+def _sqrt(r: Floats, a: Tracked) -> Floats:
+    # sqrt(a) - sqrt(a - d) = d / (sqrt(a) + sqrt(a - d)), and it is never above sqrt(d).
+    lowest = np.sqrt(np.maximum(a.value - a.reach, 0.0))
+    carried = np.where(a.error > 0, a.error / (r + lowest), 0.0)
+    most = np.sqrt(a.reach) / a.arithmetic.roundoff
+    return np.fmin(carried, most) + a.arithmetic.rounding(r)
+
+
 def _power(r: Floats, a: Tracked, b: Tracked) -> Floats:
-    slope = np.abs(r * b.value / a.value) * a.error
+    if not b.error.any():
+        if np.all(b.value == 2):
+            return _product(r, a, a)
+        if np.all(b.value == 0.5):
+            return _sqrt(r, a)
+        if np.all(b.value == -1):
+            return _reciprocal(r, a)
+    ends = (np.maximum(np.abs(a.value) - a.reach, 0.0), np.abs(a.value) + a.reach)
+    slope = np.abs(b.value) * np.maximum(*(end ** (b.value - 1) for end in ends))
+    carried = np.where(a.error > 0, slope * a.error, 0.0)
     exponent = np.where(b.error > 0, np.abs(r * np.log(np.abs(a.value))) * b.error, 0.0)
-    return np.where(a.error > 0, slope, 0.0) + exponent + FUNCTION_ROUNDOFFS * np.abs(r)
+    return carried + exponent + FUNCTION_ROUNDOFFS * a.arithmetic.rounding(r)
 
 
-def _matmul(r: Floats, a: Tracked, b: Tracked) -> Floats:
+def _products(a: Tracked, b: Tracked) -> _Chain:
+    """The chain of a matrix product: each term is a product, rounded once."""
     left, right = np.abs(a.value), np.abs(b.value)
-    depth = a.value.shape[-1]
-    return left @ b.error + a.error @ right + _accumulated(depth, left @ right, a, b)
+    magnitude = left @ right
+    whole = _whole(a) and _whole(b)
+    error = np.zeros(magnitude.shape)
+    if not whole:
+        error = magnitude + a.shape[-1] * a.arithmetic.smallest_normal
+    if b.error.any():
+        error = error + (left + a.reach) @ b.error
+    if a.error.any():
+        error = error + a.error @ right
+    return _Chain(a.shape[-1], magnitude, error, whole)
 
 
-def _step(r: Floats, a: Tracked) -> Floats:
-    # Rounding to integers: exact, unless the argument's error may carry it over a step.
-    gap = np.minimum(np.abs(a.value - np.floor(a.value)), np.abs(np.ceil(a.value) - a.value))
-    gap = np.minimum(gap, np.abs(a.value - np.floor(a.value) - 0.5))
-    return np.where((a.error > 0) & (gap <= a.error * a.roundoff), 1 / a.roundoff, 0.0)
+def _vecdot(r: Floats, a: Tracked, b: Tracked) -> Floats:
+    terms = np.abs(a.value) * b.error + a.error * np.abs(b.value) + a.error * b.reach
+    magnitude = np.sum(np.abs(a.value * b.value), axis=-1)
+    return np.asarray(np.sum(terms, axis=-1) + _accumulated(a.shape[-1], magnitude, a, b))
 
 
-def _function(slope: Callable[[Floats, Floats], Floats]) -> Callable[..., Floats]:
-    """The rule of an elementary function, from its derivative ``slope(argument, result)``."""
+def _step(at: float) -> Callable[[Floats, Tracked], Floats]:
+    """The rule of rounding to integers with the steps ``at`` this distance above them.
+
+    It is exact, unless the argument's error may carry it over a step.
+    """
 
     def rule(r: Floats, a: Tracked) -> Floats:
-        carried = np.where(a.error > 0, np.abs(slope(a.value, r)) * a.error, 0.0)
-        return carried + FUNCTION_ROUNDOFFS * np.abs(r)
+        gap = np.abs(a.value - at - np.rint(a.value - at))
+        carried = (a.error > 0) & (gap <= a.reach)
+        return np.where(carried, a.error + 1 / a.arithmetic.roundoff, 0.0)
 
     return rule
+
+
+def _function(slope: Callable[[Floats], Floats]) -> Callable[..., Floats]:
+    """The rule of an elementary function with the derivative ``slope``.
+
+    The argument's error counts with the steepest slope at it and at both ends of its reach.
+    """
+
+    def rule(r: Floats, a: Tracked) -> Floats:
+        own = FUNCTION_ROUNDOFFS * a.arithmetic.rounding(r)
+        if not a.error.any():
+            return own
+        points = (a.value, a.value - a.reach, a.value + a.reach)
+        steepest = np.maximum.reduce([np.abs(slope(x)) for x in points])
+        return np.where(a.error > 0, steepest * a.error, 0.0) + own
+
+    return rule
+
+
+def _log_slope(base: float, pole: float = 0.0) -> Callable[[Floats], Floats]:
+    return lambda x: np.where(x > pole, 1 / ((x - pole) * np.log(base)), np.inf)
 
 
 _RULES: dict[str, Callable[..., Floats]] = {
@@ -332,57 +570,61 @@ _RULES: dict[str, Callable[..., Floats]] = {
     "multiply": _product,
     "divide": _quotient,
     "square": lambda r, a: _product(r, a, a),
-    "reciprocal": lambda r, a: r * r * a.error + np.abs(r),
+    "reciprocal": _reciprocal,
     "negative": _same,
     "positive": _same,
     "absolute": _same,
     "fabs": _same,
-    "sign": lambda r, a: np.zeros_like(r),
-    "copysign": lambda r, a, b: a.error,
+    "sign": _sign,
+    "copysign": lambda r, a, b: a.error + np.abs(r) * _sign(r, b),
     "maximum": _either,
     "minimum": _either,
     "fmax": _either,
     "fmin": _either,
-    "matmul": _matmul,
-    "vecdot": lambda r, a, b: (
-        np.sum(np.abs(a.value) * b.error + a.error * np.abs(b.value), axis=-1)
-        + _accumulated(a.value.shape[-1], np.sum(np.abs(a.value * b.value), axis=-1), a, b)
-    ),
+    "matmul": lambda r, a, b: _products(a, b).total(a.arithmetic),
+    "vecdot": _vecdot,
     "power": _power,
     "float_power": _power,
-    "sqrt": lambda r, a: np.where(a.error > 0, a.error / (2 * r), 0.0) + np.abs(r),
-    "cbrt": _function(lambda x, r: r / (3 * x)),
-    "exp": _function(lambda x, r: r),
-    "exp2": _function(lambda x, r: r * np.log(2.0)),
-    "expm1": _function(lambda x, r: r + 1),
-    "log": _function(lambda x, r: 1 / x),
-    "log2": _function(lambda x, r: 1 / (x * np.log(2.0))),
-    "log10": _function(lambda x, r: 1 / (x * np.log(10.0))),
-    "log1p": _function(lambda x, r: 1 / (1 + x)),
-    "sin": _function(lambda x, r: np.cos(x)),
-    "cos": _function(lambda x, r: np.sin(x)),
-    "tan": _function(lambda x, r: 1 + r * r),
-    "arcsin": _function(lambda x, r: 1 / np.sqrt(1 - x * x)),
-    "arccos": _function(lambda x, r: 1 / np.sqrt(1 - x * x)),
-    "arctan": _function(lambda x, r: 1 / (1 + x * x)),
-    "sinh": _function(lambda x, r: np.cosh(x)),
-    "cosh": _function(lambda x, r: np.sinh(x)),
-    "tanh": _function(lambda x, r: 1 - r * r),
-    "arcsinh": _function(lambda x, r: 1 / np.sqrt(x * x + 1)),
-    "arctanh": _function(lambda x, r: 1 / (1 - x * x)),
-    "hypot": lambda r, a, b: a.error + b.error + 2 * np.abs(r),
+    "sqrt": _sqrt,
+    "cbrt": _function(lambda x: 1 / (3 * np.cbrt(x) ** 2)),
+    "exp": _function(np.exp),
+    "exp2": _function(lambda x: np.exp2(x) * np.log(2.0)),
+    "expm1": _function(np.exp),
+    "log": _function(_log_slope(np.e)),
+    "log2": _function(_log_slope(2.0)),
+    "log10": _function(_log_slope(10.0)),
+    "log1p": _function(_log_slope(np.e, pole=-1.0)),
+    "sin": _function(np.cos),
+    "cos": _function(np.sin),
+    "tan": _function(lambda x: 1 + np.tan(x) ** 2),
+    "arcsin": _function(lambda x: 1 / np.sqrt(np.maximum(1 - x * x, 0.0))),
+    "arccos": _function(lambda x: 1 / np.sqrt(np.maximum(1 - x * x, 0.0))),
+    "arctan": _function(lambda x: 1 / (1 + x * x)),
+    "sinh": _function(np.cosh),
+    "cosh": _function(np.sinh),
+    "tanh": _function(lambda x: 1 - np.tanh(x) ** 2),
+    "arcsinh": _function(lambda x: 1 / np.sqrt(x * x + 1)),
+    "arccosh": _function(lambda x: 1 / np.sqrt(np.maximum(x * x - 1, 0.0))),
+    "arctanh": _function(lambda x: 1 / np.maximum(1 - x * x, 0.0)),
+    "hypot": lambda r, a, b: a.error + b.error + 2 * a.arithmetic.rounding(r),
     "logaddexp": lambda r, a, b: (
         np.maximum(a.error, b.error) + FUNCTION_ROUNDOFFS * (np.abs(r) + 1)
     ),
     # SciPy's, which are ufuncs too.
-    "erf": _function(lambda x, r: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
-    "erfc": _function(lambda x, r: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
-    "expit": _function(lambda x, r: r * (1 - r)),
-    "floor": _step,
-    "ceil": _step,
-    "trunc": _step,
-    "rint": _step,
+    "erf": _function(lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
+    "erfc": _function(lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
+    "expit": _function(lambda x: 1 / (4 * np.cosh(x / 2) ** 2)),
+    "floor": _step(0.0),
+    "ceil": _step(0.0),
+    "trunc": _step(0.0),
+    "rint": _step(0.5),
 }
+
+_COMPARISONS = frozenset("equal not_equal less less_equal greater greater_equal".split())
+_LOGICAL = frozenset(
+    "logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor invert"
+    " bitwise_invert".split()
+)
 
 
 def _count(a: Tracked, axis: Any) -> int:
@@ -393,40 +635,36 @@ def _count(a: Tracked, axis: Any) -> int:
 
 
 def _reduce_sum(
-    a: Tracked,
-    axis: Any = None,
-    keepdims: bool = False,
-    initial: Any = 0.0,
-    where: Any = True,
-    **_: Any,
+    a: Tracked, axis: Any = None, keepdims: bool = False, initial: float = 0.0, where: Any = True
 ) -> Tracked:
+    start = a._join(initial)
     extra: dict[str, Any] = {"axis": axis, "keepdims": keepdims, "where": where}
-    count = _count(a, axis)
-    magnitude = np.sum(np.abs(a.value), **extra)
-    return Tracked(
-        np.sum(a.value, initial=initial, **extra),
-        np.sum(a.error, **extra) + _accumulated(max(count - 1, 0), magnitude, a),
-        a.steps + count,
-        a.roundoff,
+    leaves = _Chain(
+        _count(a, axis), np.sum(np.abs(a.value), **extra), np.sum(a.error, **extra), _whole(a)
     )
+    sums = Tracked(np.sum(a.value, **extra), leaves.total(a.arithmetic), a.arithmetic, leaves)
+    return sums if not start.value.any() else sums + start
 
 
 def _reduce_extreme(function: Callable[..., Any]) -> Callable[..., Tracked]:
     def reduce(a: Tracked, axis: Any = None, keepdims: bool = False, **kwargs: Any) -> Tracked:
-        kwargs = {k: v for k, v in kwargs.items() if v is not None and k in ("initial", "where")}
         value = function(a.value, axis=axis, keepdims=keepdims, **kwargs)
         error = np.max(a.error, axis=axis, keepdims=keepdims, initial=0.0)
-        return Tracked(value, error, a.steps, a.roundoff)
+        return Tracked(value, error, a.arithmetic)
 
     return reduce
 
 
-def _reduce_product(a: Tracked, axis: Any = None, keepdims: bool = False, **_: Any) -> Tracked:
-    value = np.prod(a.value, axis=axis, keepdims=keepdims)
-    relative = np.where(a.error > 0, a.error / np.abs(a.value), 0.0)
-    count = _count(a, axis)
-    error = np.abs(value) * (np.sum(relative, axis=axis, keepdims=keepdims) + count)
-    return Tracked(value, error, a.steps + count, a.roundoff)
+def _reduce_product(
+    a: Tracked, axis: Any = None, keepdims: bool = False, where: Any = True
+) -> Tracked:
+    extra: dict[str, Any] = {"axis": axis, "keepdims": keepdims, "where": where}
+    most = np.abs(a.value) + a.reach
+    relative = np.where(a.error > 0, a.error / most, 0.0)
+    magnitude = np.prod(most, **extra)
+    roundings = max(_count(a, axis) - 1, 0)
+    error = magnitude * np.sum(relative, **extra) + _accumulated(roundings, magnitude, a)
+    return Tracked(np.prod(a.value, **extra), error, a.arithmetic)
 
 
 _REDUCTIONS: dict[np.ufunc, Callable[..., Tracked]] = {
@@ -437,61 +675,75 @@ _REDUCTIONS: dict[np.ufunc, Callable[..., Tracked]] = {
 }
 
 
-def _mean(a: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+def _mean(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return _reduce_sum(a, axis, keepdims) / float(max(_count(a, axis), 1))
 
 
-def _var(a: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False, **_: Any) -> Any:
+def _var(a: Any, axis: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
     centred = a - _mean(a, axis, keepdims=True)
     return _reduce_sum(centred * centred, axis, keepdims) / float(_count(a, axis) - ddof)
 
 
-def _std(a: Any, axis: Any = None, ddof: int = 0, keepdims: bool = False, **_: Any) -> Any:
+def _std(a: Any, axis: Any = None, ddof: float = 0, keepdims: bool = False) -> Any:
     return np.sqrt(_var(a, axis, ddof, keepdims))
+
+
+def _norm(a: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    vectors = (axis is None and (ord is None or a.ndim == 1)) or isinstance(axis, int)
+    if not vectors or ord not in (None, 2):
+        raise _NotFollowedError("np.linalg.norm but the Euclidean one")
+    return np.sqrt(_reduce_sum(a * a, axis, keepdims))
 
 
 def _where(condition: Any, *branches: Any) -> Any:
     if len(branches) != 2:
         raise _NotFollowedError("np.where with one argument")
-    if isinstance(condition, Tracked):
-        condition = condition.value != 0
-    some = next((b for b in branches if isinstance(b, Tracked)), None)
-    if some is None:
-        return np.where(condition, *branches)
+    some = next(x for x in (*branches, condition) if isinstance(x, Tracked))
     a, b = (some._join(x) for x in branches)
-    return Tracked(
-        np.where(condition, a.value, b.value),
-        np.where(condition, a.error, b.error),
-        max(a.steps, b.steps),
-        some.roundoff,
-    )
+    either: Any = False
+    if isinstance(condition, Tracked):
+        condition, either = condition.value != 0, condition.error > 0
+    error = np.where(condition, a.error, b.error)
+    apart = np.abs(a.value - b.value) / some.arithmetic.roundoff
+    error = np.where(either, np.maximum(a.error, b.error) + apart, error)
+    return Tracked(np.where(condition, a.value, b.value), error, some.arithmetic)
 
 
-def _clip(a: Any, a_min: Any = None, a_max: Any = None, **_: Any) -> Any:
-    result = a
-    if a_min is not None:
-        result = np.maximum(result, a_min)
-    return result if a_max is None else np.minimum(result, a_max)
+def _select(conditions: Any, choices: Any, default: Any = 0) -> Any:
+    result = default
+    for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):
+        result = np.where(condition, choice, result)
+    return result
 
 
-def _cumulative(a: Tracked, axis: Any = None, **_: Any) -> Tracked:
-    count = _count(a, axis)
-    error = np.cumsum(a.error, axis=axis) + count * np.cumsum(np.abs(a.value), axis=axis)
-    return Tracked(np.cumsum(a.value, axis=axis), error, a.steps + count, a.roundoff)
+def _clip(a: Any, a_min: Any = None, a_max: Any = None, **ends: Any) -> Any:
+    lowest, highest = ends.pop("min", a_min), ends.pop("max", a_max)
+    if ends:
+        raise _NotFollowedError(f"np.clip with {', '.join(ends)}=")
+    result = a if lowest is None else np.maximum(a, lowest)
+    return result if highest is None else np.minimum(result, highest)
 
 
-def _einsum(subscripts: str, *operands: Any, **_: Any) -> Any:
+def _cumulative(a: Tracked, axis: Any = None) -> Tracked:
+    before = np.cumsum(np.ones(a.shape), axis=axis) - 1
+    magnitude = np.cumsum(np.abs(a.value), axis=axis)
+    error = np.cumsum(a.error, axis=axis) + _accumulated(before, magnitude, a)
+    return Tracked(np.cumsum(a.value, axis=axis), error, a.arithmetic)
+
+
+def _einsum(subscripts: str, *operands: Any) -> Any:
     some = next(x for x in operands if isinstance(x, Tracked))
     tracked = [some._join(x) for x in operands]
-    magnitudes = [np.abs(x.value) for x in tracked]
-    depth = np.einsum(subscripts, *(np.ones(x.shape) for x in tracked))
-    error = _accumulated(depth, np.einsum(subscripts, *magnitudes), *tracked)
+    most = [np.abs(x.value) + x.reach for x in tracked]
+    # Of each element: the products of its terms, and their sum.
+    terms = np.einsum(subscripts, *(np.ones(x.shape) for x in tracked))
+    roundings = np.maximum(terms + len(tracked) - 2, 0)
+    error = _accumulated(roundings, np.einsum(subscripts, *most), *tracked)
     for index, operand in enumerate(tracked):
-        terms = [*magnitudes[:index], operand.error, *magnitudes[index + 1 :]]
-        error = error + np.einsum(subscripts, *terms)
-    steps = max(x.steps for x in tracked) + float(np.max(depth, initial=0))
-    value = np.einsum(subscripts, *(x.value for x in tracked))
-    return Tracked(value, error, steps, some.roundoff)
+        if operand.error.any():
+            parts = [*most[:index], operand.error, *most[index + 1 :]]
+            error = error + np.einsum(subscripts, *parts)
+    return Tracked(np.einsum(subscripts, *(x.value for x in tracked)), error, some.arithmetic)
 
 
 def _dot(a: Any, b: Any) -> Any:
@@ -500,29 +752,54 @@ def _dot(a: Any, b: Any) -> Any:
     return a @ b if np.ndim(a) and np.ndim(b) else a * b
 
 
+def _pad(a: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:
+    if mode not in ("constant", "edge", "reflect", "symmetric", "wrap"):
+        raise _NotFollowedError(f"np.pad with mode={mode!r}")
+    if mode != "constant":
+        return a._both(lambda array: np.pad(array, pad_width, mode=mode))  # type: ignore[call-overload]
+    edges = a._join(constant_values)
+    return Tracked(
+        np.pad(a.value, pad_width, constant_values=constant_values),
+        np.pad(a.error, pad_width, constant_values=np.max(edges.error, initial=0.0)),
+        a.arithmetic,
+    )
+
+
+def _like(make: Callable[..., Any]) -> Callable[..., Tracked]:
+    return lambda a, *args, shape=None: a._constant(
+        make(a.shape if shape is None else shape, *args)
+    )
+
+
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.sum: lambda a, axis=None, **k: _reduce_sum(a, axis, **_known(k)),
-    np.prod: lambda a, axis=None, **k: _reduce_product(a, axis, **_known(k)),
-    np.max: lambda a, axis=None, **k: _REDUCTIONS[np.maximum](a, axis, **_known(k)),
-    np.min: lambda a, axis=None, **k: _REDUCTIONS[np.minimum](a, axis, **_known(k)),
-    np.amax: lambda a, axis=None, **k: _REDUCTIONS[np.maximum](a, axis, **_known(k)),
-    np.amin: lambda a, axis=None, **k: _REDUCTIONS[np.minimum](a, axis, **_known(k)),
+    np.sum: _reduce_sum,
+    np.prod: _reduce_product,
+    np.max: _REDUCTIONS[np.maximum],
+    np.min: _REDUCTIONS[np.minimum],
+    np.amax: _REDUCTIONS[np.maximum],
+    np.amin: _REDUCTIONS[np.minimum],
     np.mean: _mean,
     np.var: _var,
     np.std: _std,
+    np.linalg.norm: _norm,
     np.where: _where,
+    np.select: _select,
     np.clip: _clip,
     np.cumsum: _cumulative,
     np.einsum: _einsum,
     np.dot: _dot,
     np.outer: lambda a, b: np.multiply(np.reshape(a, (-1, 1)), np.reshape(b, (1, -1))),
-    np.zeros_like: lambda a, *_, **__: Tracked.exact(np.zeros(a.shape), a.roundoff),
-    np.ones_like: lambda a, *_, **__: Tracked.exact(np.ones(a.shape), a.roundoff),
-    np.full_like: lambda a, v, *_, **__: a._constant(np.full(a.shape, v)),
+    np.pad: _pad,
+    np.zeros_like: _like(np.zeros),
+    np.empty_like: _like(np.zeros),
+    np.ones_like: _like(np.ones),
+    np.full_like: _like(np.full),
+    np.any: lambda a, axis=None, keepdims=False: np.any(a.value, axis, keepdims=keepdims),
+    np.all: lambda a, axis=None, keepdims=False: np.all(a.value, axis, keepdims=keepdims),
     np.shape: lambda a: a.shape,
     np.ndim: lambda a: a.ndim,
     np.size: lambda a, axis=None: _count(a, axis),
-    np.round: lambda a, decimals=0, **_: (
+    np.round: lambda a, decimals=0: (
         np.rint(a) if decimals == 0 else np.rint(a * 10.0**decimals) / 10.0**decimals
     ),
 }
@@ -530,15 +807,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 # Functions that move numbers without changing them: applied to values and errors alike.
 _STRUCTURAL = frozenset(
     "transpose swapaxes moveaxis reshape ravel squeeze expand_dims broadcast_to concatenate stack "
-    "vstack hstack dstack flip fliplr flipud roll pad take take_along_axis repeat tile tril "
-    "triu diagonal atleast_1d atleast_2d atleast_3d copy matrix_transpose permute_dims".split()
+    "vstack hstack dstack flip fliplr flipud rot90 roll take take_along_axis repeat tile tril "
+    "triu diagonal atleast_1d atleast_2d atleast_3d copy matrix_transpose permute_dims split "
+    "array_split broadcast_arrays".split()
 )
-
-
-def _known(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The reduction options given, without NumPy's marker for those left out."""
-    return {
-        k: v
-        for k, v in kwargs.items()
-        if k in ("keepdims", "initial", "where") and v is not np._NoValue
-    }

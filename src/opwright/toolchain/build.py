@@ -13,7 +13,6 @@ the first compile, so the manifest lists them: looking up needs no compiler, onl
 from __future__ import annotations
 
 import os
-import platform
 import re
 import signal
 import subprocess
@@ -84,7 +83,8 @@ _INCLUDE = re.compile(
 _UNDEFINED = re.compile(
     r"undefined reference to [`'](.+)'$|error: undefined symbol: (.+)$", re.MULTILINE
 )
-_ERROR = re.compile(r"^.*\berror: .*$", re.MULTILINE)
+# Not the driver's summary of a failed link, which comes after what failed.
+_ERROR = re.compile(r"^(?!.*(?:linker command failed|ld returned)).*\berror: .*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class _Request:
     prelude: str
     flags: tuple[str, ...]
     link: tuple[str, ...]
-    kind: Literal["shared", "executable"]
+    kind: Literal["shared", "executable", "object"]
     include: tuple[Path, ...]
 
     @property
@@ -132,7 +132,7 @@ class _Request:
             [
                 _LAYOUT,
                 self.compiler.identity,
-                platform.machine(),
+                self.compiler.machine,
                 # The path is in the debug info, and quoted includes start from its folder.
                 str(self.source),
                 self.text.hex(),
@@ -154,14 +154,15 @@ def build(
     prelude: str = "",
     flags: Sequence[str] = (),
     link: Sequence[str] = (),
-    kind: Literal["shared", "executable"] = "shared",
+    kind: Literal["shared", "executable", "object"] = "shared",
     include: Sequence[Path] = (),
 ) -> Built:
     """Compile and link ``source``, or take the result from the cache without starting a compiler.
 
     ``flags`` come after ``BASE_FLAGS`` and the baseline of the architecture, ``link`` at the end
     of the link step; ``prelude`` is C++ text read before the source, whose lines keep their
-    numbers. ``include`` are folders searched before Opwright's own headers.
+    numbers. ``include`` are folders searched before Opwright's own headers. An ``object`` is
+    compiled and not linked.
 
     Several processes asking for the same binary at once compile it once. Raises ``BuildError``
     with the compiler's text (``MissingSymbolError`` where a function is undefined), and
@@ -197,7 +198,7 @@ def _flags_for(compiler: Compiler) -> tuple[str, ...]:
     """The oldest CPU of the architecture, whatever the compiler was configured for."""
     if compiler.kind == "zig":  # whose own defaults are this CPU and traps on undefined behaviour
         return (*BASE_FLAGS, "-mcpu=baseline", "-fno-sanitize=undefined")
-    if platform.machine() == "x86_64":
+    if compiler.machine == "x86_64":
         return (*BASE_FLAGS, "-march=x86-64", "-mtune=generic")
     return BASE_FLAGS
 
@@ -244,7 +245,10 @@ def _make(request: _Request, name: str) -> Built:
         binary, depends = work / "binary", work / "depends"
         command = _compile_command(request, work)
         said = _run(request, command, work, deadline)
-        said += _run(request, _link_command(request, work), work, deadline)
+        if request.kind == "object":
+            binary = work / "object.o"
+        else:
+            said += _run(request, _link_command(request, work), work, deadline)
         seconds = TIME_LIMIT - (deadline - time.monotonic())
         headers = [
             request.source.parent / path
@@ -253,7 +257,7 @@ def _make(request: _Request, name: str) -> Built:
         ]
         sha256 = file_digest(binary)
         key = digest([name, sha256])
-        file = f"{key}.so" if request.kind == "shared" else key
+        file = key + {"shared": ".so", "object": ".o", "executable": ""}[request.kind]
         variant: dict[str, Any] = {
             "key": key,
             "file": file,
@@ -352,12 +356,14 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
         raise MissingSymbolError(
             undefined[0], f"{what}: nothing defines {', '.join(dict.fromkeys(undefined))}", said
         )
-    first = _ERROR.search(said)
     if process.returncode < 0:
         why = f"the compiler was ended by signal {-process.returncode}"
+    elif first := _ERROR.search(said) or re.search(".+", said):
+        why = first[0]
     else:
-        why = first[0] if first else f"the compiler ended with {process.returncode}"
-    raise BuildError(f"{what}: {why}", said)
+        why = f"the compiler ended with {process.returncode} and said nothing"
+    at = re.search(rf"^{re.escape(str(request.source))}:(\d+):.*\berror:", said, re.MULTILINE)
+    raise BuildError(f"{what}: {why}", said, int(at[1]) if at else 0)
 
 
 def _clean(output: bytes, work: Path) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,8 @@ INSTALL = (
 _TITLE = {"gcc": "g++ {}", "clang": "clang++ {}", "zig": "zig {} c++"}
 _FILE_NAME = re.compile(r"(g\+\+|clang\+\+)(?:-(\d+)(?:\.\d+)*)?")
 _VERSION = re.compile(r"(?:clang version |\) |^)(\d+(?:\.\d+)+)", re.MULTILINE)
+# The first part of what -dumpmachine prints, or of the line "Target:" of zig c++ --version.
+_TARGET = re.compile(r"^(?:Target: )?(\w+)-\S+$", re.MULTILINE)
 # zig's target names the running Linux ("linux6.18.44"), on which no generated code depends.
 _KERNEL_RELEASE = re.compile(r"(?<=linux)\d+(?:\.\d+)+")
 
@@ -36,7 +39,8 @@ class Compiler:
     """A C++ compiler that works here.
 
     ``command`` starts it. ``identity`` is a hash that changes when the compiler does: of its own
-    version text and target.
+    version text and target. ``machine`` is the architecture it compiles for, as
+    ``platform.machine()`` names it; another one than this machine's for a cross compiler.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Compiler:
     command: tuple[str, ...]
     version: str
     identity: str
+    machine: str = field(default_factory=platform.machine)
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ def _identify(candidate: _Candidate) -> Compiler | str:
     answer = read_json(remembered)
     if not (
         isinstance(answer, dict)
-        and answer.keys() == {"kind", "version", "identity"}
+        and answer.keys() == {"kind", "version", "identity", "machine"}
         and answer["kind"] in _TITLE
     ):
         asked = _ask(candidate)
@@ -155,6 +160,7 @@ def _identify(candidate: _Candidate) -> Compiler | str:
         command=candidate.command,
         version=answer["version"],
         identity=answer["identity"],
+        machine=answer["machine"],
     )
 
 
@@ -187,4 +193,10 @@ def _ask(candidate: _Candidate) -> dict[str, str] | str:
     if version is None:
         return f"{' '.join(questions[0])} names no version of g++, clang++ or zig"
     kind: Kind = "zig" if candidate.zig else "clang" if "clang" in texts[0] else "gcc"
-    return {"kind": kind, "version": version[1], "identity": digest([kind, *texts])[:16]}
+    target = _TARGET.search(texts[1])
+    return {
+        "kind": kind,
+        "version": version[1],
+        "identity": digest([kind, *texts])[:16],
+        "machine": target[1] if target else platform.machine(),
+    }

@@ -38,7 +38,6 @@ class Errors:
     max_ulp: float
     of_allowed: float
     wrong_share: float
-    ranges: tuple[RangeError, ...]
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,6 @@ class Expected:
     bound: Bound
     undefined: NDArray[np.bool_]
     ranged_by: Floats | None
-    range_name: str
 
 
 def expect(
@@ -67,16 +65,14 @@ def expect(
     bound: Bound,
     output: DType,
     overflow: Overflow,
-    in_dtype: Array | None = None,
+    undefined: NDArray[np.bool_],
     ranged_by: Array | None = None,
 ) -> Expected:
     """Prepare the comparison.
 
-    ``in_dtype`` is the formula evaluated in the type that kernels compute in: where it overflows
-    and the oracle does not, the declaration leaves the result open. ``ranged_by`` is the input by
+    ``undefined`` marks elements that the declaration leaves open. ``ranged_by`` is the input by
     whose magnitude errors are split; without it they are split by the result's.
     """
-    undefined = np.zeros(reference.shape, dtype=bool)
     if output.kind == "int":
         lowest, highest = int(output.lowest), int(output.highest)
         exact = reference.astype(object) if reference.dtype == object else reference
@@ -88,15 +84,12 @@ def expect(
             wrapped = (exact.astype(object) - lowest) % span + lowest
             reference = np.where(outside, wrapped, exact.astype(object))
         else:
-            undefined |= outside
-    elif in_dtype is not None:
-        undefined |= np.isfinite(reference) & ~np.isfinite(in_dtype.astype(np.float64))
+            undefined = undefined | outside
     return Expected(
         reference=reference,
         bound=bound,
         undefined=undefined,
         ranged_by=None if ranged_by is None else np.abs(ranged_by.astype(np.float64)),
-        range_name="result" if ranged_by is None else "input",
     )
 
 
@@ -137,7 +130,6 @@ def _judge(result: Floats, reference: Floats, expected: Expected, output: DType)
         max_ulp=_max(off / spacing, measured),
         of_allowed=_max(np.where(off > 0, off / limit, 0.0), measured),
         wrong_share=float(wrong.mean()) if reference.size else 0.0,
-        ranges=_ranges(off, spacing, measured, expected, reference),
     )
     if misplaced.any():
         return Verdict(errors, wrong, "nan-mismatch", _misplaced(result, reference, misplaced))
@@ -151,22 +143,19 @@ def _max(values: Floats, where: NDArray[np.bool_]) -> float:
     return float(np.max(values, where=where, initial=0.0)) if values.size else 0.0
 
 
-def _ranges(
-    off: Floats,
-    spacing: Floats,
-    measured: NDArray[np.bool_],
-    expected: Expected,
-    reference: Floats,
-) -> tuple[RangeError, ...]:
-    by = expected.ranged_by
-    magnitude = np.abs(reference) if by is None or by.shape != reference.shape else by
+def ranges(got: Array, expected: Expected, output: DType) -> tuple[RangeError, ...]:
+    """The error split by the magnitude of the input or result, over the finite elements."""
+    reference = expected.reference.astype(np.float64)
+    with np.errstate(all="ignore"):
+        off = np.abs(got.astype(np.float64) - reference)
+        ulps = off / ulp(reference, output)
+    measured = np.isfinite(off) & ~expected.undefined
+    magnitude = np.abs(reference) if expected.ranged_by is None else expected.ranged_by
     found: list[RangeError] = []
     for low, high in itertools.pairwise(_RANGE_EDGES):
         inside = measured & (magnitude >= low) & (magnitude < high)
         if count := int(inside.sum()):
-            found.append(
-                RangeError(low, high, count, _max(off, inside), _max(off / spacing, inside))
-            )
+            found.append(RangeError(low, high, count, _max(off, inside), _max(ulps, inside)))
     return tuple(found)
 
 

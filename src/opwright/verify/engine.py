@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-
-from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault
+from opwright.backends.base import Artifact, Backend, Device
 from opwright.backends.registry import backend_named
 from opwright.report.findings import Finding, merge
 from opwright.spec.cases import Case, check_memory, matrix
@@ -19,20 +16,21 @@ from opwright.spec.errors import BuildError, MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.spec.signature import Array
-from opwright.verify.compare import Errors, Verdict, judge
+from opwright.verify.compare import Errors, RangeError, ranges
+from opwright.verify.launch import Checked, Problem, Workers, run_case
 from opwright.verify.prepare import Prepared, prepare
+from opwright.verify.reproduce import verify_command
 from opwright.verify.shrink import shrink
 from opwright.verify.trust import untrusted
 
 Progress = Callable[[int, int, str], None]
 
 TIME_LIMIT = 10.0  # seconds a launch may take; the slowest case of the matrix takes milliseconds
-POISON = (0xFF, 0xA5)  # NaN for every float; a small negative number
-THREADS = (2, 8)  # asked for in turn of kernels that use more than one
-WATCH_MS = 20
 # After so many findings a kernel is known to be wrong, and each hang costs the time limit.
 MAX_FAILURES = 20
-MAX_FAULTS = 3
+MAX_FAULTS = 4
+HANG = 2  # faults that one hang counts for
+LIMITED = {"OMP_THREAD_LIMIT": "2"}
 # Values whose errors are comparable between cases: no overflow, no subnormals.
 _COMPARABLE = ("typical", "same-sign", "whole", "thresholds")
 
@@ -53,9 +51,11 @@ class Options:
 class KernelReport:
     """One kernel with one assignment of element types.
 
-    ``max_error`` and ``witness_error`` are the largest absolute errors over the cases with
-    comparable values (none overflowing or subnormal); ``of_allowed`` is the largest share of the
-    tolerance used in any case. ``reason`` says why it was not run, when it was not.
+    ``worst`` are the errors, and ``ranges`` their split by magnitude, of the case with the largest
+    absolute error among those with comparable values (none overflowing or subnormal), and
+    ``witness_error`` the witness's largest over the same cases; ``of_allowed`` is the largest share
+    of the tolerance used in any case. ``reason`` says why it was not run, when it was not;
+    ``untrusted`` are the findings about the tolerance it was judged by.
     """
 
     kernel: Kernel
@@ -64,22 +64,29 @@ class KernelReport:
     reason: str = ""
     cases: int = 0
     held: int = 0
-    max_error: float = 0.0
     max_ulp: float = 0.0
     of_allowed: float = 0.0
     witness: str = ""
     witness_error: float = 0.0
     worst: Errors | None = None
     worst_case: Case | None = None
+    ranges: tuple[RangeError, ...] = ()
     bound_origin: str = ""
     findings: list[Finding] = field(default_factory=list)
+    untrusted: list[Finding] = field(default_factory=list)
+
+    @property
+    def max_error(self) -> float:
+        """The largest absolute error over the cases with comparable values."""
+        return self.worst.max_abs if self.worst else 0.0
 
     @property
     def verdict(self) -> str:
         """``held``, ``wrong``, ``failed`` (does not build) or ``not-run``."""
         if self.artifact is None:
             return "failed" if self.findings else "not-run"
-        return "wrong" if self.findings or self.held < self.cases else "held"
+        found = self.findings or self.untrusted
+        return "wrong" if found or self.held < self.cases else "held"
 
 
 @dataclass
@@ -104,96 +111,42 @@ class _Subject:
     spec: OperatorSpec
     reference: str
     kernel: Kernel
+    backend: Backend
     artifact: Artifact
     report: KernelReport
-    device: Device
-    limited: Device | None
+    workers: Workers
     options: Options
     faults: int = 0
-    runs: int = 0
+
+    @property
+    def params(self) -> dict[str, int]:
+        """The tunables that are not at their default."""
+        chosen = self.options.params
+        return {t: v for t, v in chosen.items() if self.kernel.defaults.get(t, v) != v}
 
     @property
     def done_with(self) -> bool:
         return self.faults >= MAX_FAULTS or len(self.report.findings) >= MAX_FAILURES
 
+    def check(
+        self, prepared: Prepared, watch: bool = False, number: int = 0, threads: int = 0
+    ) -> Checked:
+        """Run one case by ``threads`` threads, else those of the options, else in several ways."""
+        wanted = threads or self.options.threads
+        return run_case(self.workers, self.artifact, self.kernel, prepared, wanted, number, watch)
 
-@dataclass(frozen=True)
-class _Problem:
-    kind: str
-    message: str
-    threads: int
-    output: str = ""
-
-
-def _check(
-    subject: _Subject, prepared: Prepared, watch: bool
-) -> tuple[_Problem | None, Verdict | None]:
-    """Run one case three times: ending at a guard page, beginning at one, and the first again."""
-    chosen = subject.options.threads
-    several = THREADS[subject.runs % 2] if subject.kernel.threads else 1
-    subject.runs += 1
-    one = 1 if chosen is None else chosen
-    device = subject.device
-    plan: list[tuple[Device, str, int, int, int]] = [
-        (device, "end", POISON[0], one, WATCH_MS if watch else 0),
-        (device, "end", POISON[1], one, 0),
-        (device, "begin", POISON[1], several if chosen is None else chosen, 0),
-    ]
-    if subject.limited is not None:
-        plan.append((subject.limited, "end", POISON[0], 8, 0))
-    outputs: list[Array] = []
-    verdict: Verdict | None = None
-    uploaded: dict[tuple[int, str], Buffers] = {}
-    try:
-        for where, placement, poison, threads, watch_ms in plan:
-            key = (id(where), placement)
-            if key not in uploaded:
-                uploaded[key] = where.upload(
-                    prepared.inputs,
-                    ("out", prepared.shape, prepared.output),
-                    placement,  # type: ignore[arg-type]
-                )
-            where.launch(
-                subject.artifact, uploaded[key], prepared.values, threads, poison, watch_ms
-            )
-            outcome = where.synchronize()
-            if outcome.fault is not None:
-                return _fault(outcome.fault, threads), None
-            assert outcome.output is not None
-            judged = judge(outcome.output, prepared.expected, prepared.output)
-            if judged.kind:
-                return _wrong(judged, outcome.output, poison, threads), judged
-            verdict = verdict or judged
-            outputs.append(outcome.output)
-    finally:
-        for buffers in uploaded.values():
-            buffers.free()
-    if subject.kernel.deterministic and outputs[0].tobytes() != outputs[1].tobytes():
-        return _Problem(
-            "not-repeatable",
-            "the same inputs gave two different outputs; if that is meant (atomics, say), write "
-            "deterministic=False in the kernel's row",
-            one,
-        ), verdict
-    return None, verdict
-
-
-def _fault(fault: Fault, threads: int) -> _Problem:
-    return _Problem(fault.kind, fault.message, threads, fault.output)
-
-
-def _wrong(judged: Verdict, output: Array, poison: int, threads: int) -> _Problem:
-    raw = np.frombuffer(output.tobytes(), dtype=np.uint8).reshape(output.size, -1)
-    untouched = (raw == poison).all(axis=1) & judged.wrong.reshape(-1)
-    if not untouched.any():
-        return _Problem(judged.kind, judged.message, threads)
-    first = np.unravel_index(int(np.argmax(untouched)), output.shape or (1,))
-    return _Problem(
-        "unwritten",
-        f"{int(untouched.sum())} of {untouched.size} elements were never written, the first at "
-        f"[{', '.join(str(int(i)) for i in first)}]: they still hold what was in the output before",
-        threads,
-    )
+    def alone(self, case: Case, threads: int) -> Problem | None:
+        """What is found when ``case`` is all that a worker ever runs."""
+        prepared = prepare(self.spec, case, with_witness=False)
+        with ExitStack() as stack:
+            limited = None
+            device = stack.enter_context(self.backend.open(self.options.time_limit))
+            if self.workers.limited is not None:
+                limited = stack.enter_context(self.backend.open(self.options.time_limit, LIMITED))
+            workers = Workers(device, limited)
+            return run_case(
+                workers, self.artifact, self.kernel, prepared, threads or None, watch=True
+            ).problem
 
 
 def verify(
@@ -241,7 +194,10 @@ def verify(
         done = 0
         for dtypes, subjects, cases in plans:
             if options.cases is None:
-                findings += untrusted(spec, dtypes, cases, reference)
+                about_tolerance = untrusted(spec, dtypes, cases, reference)
+                findings += about_tolerance
+                for subject in subjects:
+                    subject.report.untrusted = about_tolerance
             for number, case in enumerate(cases):
                 prepared = _prepare_here(spec, case)
                 for subject in subjects:
@@ -270,8 +226,7 @@ class _Devices:
     def get(self, backend: Backend, limited: bool = False) -> Device:
         key = (backend.name, limited)
         if key not in self._by:
-            env = {"OMP_THREAD_LIMIT": "2"} if limited else None
-            device = backend.open(self._options.time_limit, env)
+            device = backend.open(self._options.time_limit, LIMITED if limited else None)
             self._by[key] = device
             self._opened.append(device)
         return self._by[key]
@@ -286,8 +241,8 @@ def _cases(
     if options.cases is not None:
         return [c for c in options.cases if c.dtypes == dtypes]
     cases = list(matrix(spec, dtypes, kernels))
-    # Every third of the matrix still has every shape family, kind of values and layout once.
-    return cases[::3] if options.quick else cases
+    # A third of the matrix, in pairs: the two of a pair have the same shape and other values.
+    return [c for i, c in enumerate(cases) if i // 2 % 3 == 0] if options.quick else cases
 
 
 def _first_nonempty(cases: Sequence[Case]) -> int:
@@ -324,17 +279,17 @@ def _build(
     try:
         report.artifact = backend.build(spec.signature, kernel, dtypes, kernel.params(known))
     except BuildError as error:
-        report.findings.append(_build_finding(spec, reference, kernel, dtypes, error))
+        report.findings.append(_build_finding(spec, reference, kernel, dtypes, known, error))
         return None
     openmp = "-fopenmp" in kernel.flags
     return _Subject(
         spec=spec,
         reference=reference,
         kernel=kernel,
+        backend=backend,
         artifact=report.artifact,
         report=report,
-        device=pool.get(backend),
-        limited=pool.get(backend, limited=True) if openmp else None,
+        workers=Workers(pool.get(backend), pool.get(backend, limited=True) if openmp else None),
         options=options,
     )
 
@@ -344,9 +299,9 @@ def _build_finding(
     reference: str,
     kernel: Kernel,
     dtypes: Mapping[str, DType],
+    params: Mapping[str, int],
     error: BuildError,
 ) -> Finding:
-    dtype = f" --dtype {short_dtypes(dtypes)}" if dtypes else ""
     return Finding(
         kind=error.kind,
         operator=spec.name,
@@ -355,75 +310,103 @@ def _build_finding(
         file=str(kernel.path),
         line=error.line,
         case=short_dtypes(dtypes),
-        command=f"opwright verify {reference}/{kernel.name}{dtype}",
+        command=verify_command(spec, f"{reference}/{kernel.name}", dtypes, params=params),
         details={"diagnostics": error.diagnostics},
     )
 
 
 def _run(subject: _Subject, prepared: Prepared, watch: bool) -> None:
     report = subject.report
+    checked = subject.check(prepared, watch, number=report.cases)
     report.cases += 1
     report.witness = prepared.witness
     report.bound_origin = prepared.expected.bound.origin
-    problem, verdict = _check(subject, prepared, watch)
-    if verdict is not None:
-        _measure(report, prepared, verdict)
-    if problem is None:
+    if checked.verdict is not None and checked.output is not None:
+        _measure(report, prepared, checked.verdict.errors, checked.output)
+    if checked.problem is None:
         report.held += 1
         return
-    if verdict is None:
-        subject.faults += 1
-    report.findings.append(_finding(subject, prepared.case, problem))
+    if checked.verdict is None:
+        subject.faults += HANG if checked.problem.kind == "hang" else 1
+    report.findings.append(_finding(subject, prepared.case, checked.problem))
 
 
-def _measure(report: KernelReport, prepared: Prepared, verdict: Verdict) -> None:
-    errors = verdict.errors
+def _measure(report: KernelReport, prepared: Prepared, errors: Errors, output: Array) -> None:
     report.of_allowed = max(report.of_allowed, errors.of_allowed)
-    if prepared.case.values in _COMPARABLE:
-        report.witness_error = max(report.witness_error, prepared.witness_error)
-        report.max_ulp = max(report.max_ulp, errors.max_ulp)
-        if report.worst is None or errors.max_abs > report.max_error:
-            report.max_error, report.worst, report.worst_case = (
-                errors.max_abs,
-                errors,
-                prepared.case,
-            )
+    if prepared.case.values not in _COMPARABLE:
+        return
+    report.witness_error = max(report.witness_error, prepared.witness_error)
+    report.max_ulp = max(report.max_ulp, errors.max_ulp)
+    if report.worst is None or errors.max_abs > report.worst.max_abs:
+        report.worst, report.worst_case = errors, prepared.case
+        report.ranges = ranges(output, prepared.expected, prepared.output)
 
 
-def _finding(subject: _Subject, case: Case, problem: _Problem) -> Finding:
+def _finding(subject: _Subject, case: Case, problem: Problem) -> Finding:
     """The finding, on the smallest sizes that show the same kind of problem."""
-    first_of_kind = all(f.kind != problem.kind for f in subject.report.findings)
-    if first_of_kind and problem.kind not in ("hang", "not-repeatable", "late-write"):
-        shown = problem
-
-        def fails(smaller: Case) -> bool:
-            nonlocal shown
-            prepared = prepare(subject.spec, smaller, with_witness=False)
-            found, _ = _check(subject, prepared, watch=False)
-            if found is None or found.kind != problem.kind:
-                return False
-            shown = found
-            return True
-
-        case = shrink(subject.spec.signature, case, fails)
-        problem = shown
-    threads = f" --threads {problem.threads}" if problem.threads > 1 else ""
-    text = f"{case} threads={problem.threads}" if problem.threads > 1 else str(case)
-    kernel = subject.kernel
+    smallest, shown, alone = case, problem, True
+    if all(f.kind != problem.kind for f in subject.report.findings):
+        smallest, shown = _shrunk(subject, case, problem)
+        # The kernel may keep something between calls, so that one case by itself holds.
+        if smallest != case or subject.report.cases > 1:
+            alone = _shows(subject, smallest, shown)
+            if not alone and smallest != case:
+                smallest, shown = case, problem
+                alone = _shows(subject, smallest, shown)
+    kernel, options = subject.kernel, subject.options
+    threads = _several(shown)
     return Finding(
-        kind=problem.kind,
+        kind=shown.kind,
         operator=subject.spec.name,
         kernel=kernel.name,
-        message=problem.message,
+        message=shown.message if alone else f"{shown.message}; only after other cases",
         file=str(kernel.path),
         line=_line_of(kernel, subject.spec.name),
-        case=text,
-        command=(
-            f"opwright verify {subject.reference}/{kernel.name} "
-            f"{case.options(subject.spec.signature)}{threads}"
+        case=f"{smallest} threads={threads}" if threads else str(smallest),
+        command=verify_command(
+            subject.spec,
+            f"{subject.reference}/{kernel.name}",
+            smallest if alone else smallest.dtypes,
+            params=subject.params,
+            threads=threads if alone else options.threads or 0,
+            time_limit=options.time_limit
+            if shown.kind == "hang" and options.time_limit != TIME_LIMIT
+            else 0,
         ),
-        details={"output": problem.output, **_shown(subject.report.worst)},
+        details={
+            **({"output": shown.output} if shown.output else {}),
+            **({"floating point": "fast-math, as its row asks"} if kernel.fast_math else {}),
+        },
     )
+
+
+def _several(problem: Problem) -> int:
+    """The threads to ask for to see ``problem`` again; 0 where one is enough, as always tried."""
+    return problem.threads if problem.threads > 1 else 0
+
+
+def _shows(subject: _Subject, case: Case, problem: Problem) -> bool:
+    """Whether the command for ``case`` finds the same kind of problem again."""
+    found = subject.alone(case, _several(problem))
+    return found is not None and found.kind == problem.kind
+
+
+def _shrunk(subject: _Subject, case: Case, problem: Problem) -> tuple[Case, Problem]:
+    """The smallest sizes that show the same kind of problem, and the problem there."""
+    if problem.kind in ("hang", "not-repeatable", "late-write"):
+        return case, problem
+    shown = problem
+
+    def fails(smaller: Case) -> bool:
+        nonlocal shown
+        prepared = prepare(subject.spec, smaller, with_witness=False)
+        found = subject.check(prepared, threads=_several(problem)).problem
+        if found is None or found.kind != problem.kind:
+            return False
+        shown = found
+        return True
+
+    return shrink(subject.spec.signature, case, fails), shown
 
 
 def _line_of(kernel: Kernel, function: str) -> int:
@@ -432,7 +415,3 @@ def _line_of(kernel: Kernel, function: str) -> int:
         if f"{function}(" in line.replace(" ", "") and not line.lstrip().startswith("//"):
             return number
     return 0
-
-
-def _shown(errors: Errors | None) -> dict[str, Any]:
-    return {} if errors is None else {"errors": dataclasses.asdict(errors)}

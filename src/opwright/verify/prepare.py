@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opwright.backends.operands import contiguous
 from opwright.spec.cases import Case, make_inputs
@@ -13,7 +16,7 @@ from opwright.spec.dtypes import DType
 from opwright.spec.errors import DeclarationError, OpwrightError
 from opwright.spec.operator import OperatorSpec, evaluate
 from opwright.spec.signature import Array
-from opwright.spec.tolerance import Bound, declared_bound, derived_bound
+from opwright.spec.tolerance import Bound, Tolerance, declared_bound, derived_bound
 from opwright.verify.compare import Expected, expect, judge
 from opwright.verify.witness import witness
 
@@ -44,15 +47,17 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
         bound_of(spec, case, arrays, reference),
         output,
         spec.overflow,
-        _in_compute_dtype(spec, case, arrays),
+        _open(spec, case, arrays, reference),
         arrays[0] if len(arrays) == 1 and arrays[0].shape == shape else None,
     )
     name, error = "", 0.0
     if with_witness:
-        other = witness(spec, arrays, case.attributes, output)
-        other.run()
+        with declared(spec, "the witness", case):
+            other = witness(spec, arrays, case.attributes, output)
+            other.run()
+            found = other.result().reshape(shape)
         name = other.name
-        error = judge(other.result().reshape(shape), expected, output).errors.max_abs
+        error = judge(found, expected, output).errors.max_abs
     return Prepared(
         case=case,
         inputs=[(p.name, a) for p, a in zip(signature.inputs, arrays, strict=True)],
@@ -65,18 +70,28 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
     )
 
 
-def _oracle(
-    spec: OperatorSpec, case: Case, arrays: Sequence[Array], shape: tuple[int, ...]
-) -> Array:
+@contextmanager
+def declared(spec: OperatorSpec, what: str, case: Case) -> Iterator[None]:
+    """Turn whatever ``what``, code of the declaration, raises into an error with its place."""
     try:
-        reference = spec.oracle(arrays, case.attributes)
+        yield
     except OpwrightError:
         raise
     except Exception as error:
+        file = spec.place.rpartition(":")[0]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f"{file}:{frame.lineno}" for frame in frames if frame.filename == file]
         raise DeclarationError(
-            f"{spec.place}: the formula of {spec.name} fails at {case}: "
+            f"{lines[-1] if lines else spec.place}: {what} of {spec.name} fails at {case}: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+def _oracle(
+    spec: OperatorSpec, case: Case, arrays: Sequence[Array], shape: tuple[int, ...]
+) -> Array:
+    with declared(spec, "the formula", case):
+        reference = spec.oracle(arrays, case.attributes)
     if reference.shape != shape:
         raise DeclarationError(
             f"{spec.place}: the formula of {spec.name} gives shape {reference.shape} at {case}, "
@@ -91,22 +106,37 @@ def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference:
     compute = spec.signature.compute(case.dtypes)
     exact = [a.astype(np.float64) for a in arrays]
     numbers = reference.astype(np.float64)
-    declared = spec.tolerance
-    if declared.terms is None and not declared.depth:
-        return derived_bound(spec.formula, exact, case.attributes, numbers, output, compute)
-    with np.errstate(all="ignore"):
+    own = spec.tolerance
+    with declared(spec, "the tolerance", case), np.errstate(all="ignore"):
+        if own == Tolerance():
+            return derived_bound(spec.formula, exact, case.attributes, numbers, output, compute)
         terms = np.abs(numbers)
-        if declared.terms is not None:
-            terms = np.broadcast_to(declared.terms(*exact, **case.attributes), numbers.shape)
-    depth = evaluate(declared.depth or "1", case.dims)
-    return declared_bound(terms, depth, declared.ulps, numbers, output, compute)
+        if own.terms is not None:
+            terms = np.broadcast_to(own.terms(*exact, **case.attributes), numbers.shape)
+        depth = evaluate(own.depth or str(int(own.terms is not None)), case.dims)
+        return declared_bound(terms, depth, own.ulps, numbers, output, compute)
 
 
-def _in_compute_dtype(spec: OperatorSpec, case: Case, arrays: Sequence[Array]) -> Array | None:
+def _open(
+    spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference: Array
+) -> NDArray[np.bool_]:
+    """Where the type that kernels compute in overflows on the way and the declaration is silent.
+
+    With operands of one sign an overflow can only end in infinity, and has to. Otherwise it depends
+    on the order of a sum, which is the kernel's own.
+    """
     compute = spec.signature.compute(case.dtypes)
     if compute.kind == "int" or case.values not in ("huge", "overflow", "extremes", "special"):
-        return None
-    with np.errstate(all="ignore"):
-        return np.asarray(
+        return np.zeros(reference.shape, dtype=bool)
+    with declared(spec, "the formula", case), np.errstate(all="ignore"):
+        narrow = np.asarray(
             spec.formula(*(a.astype(compute.numpy) for a in arrays), **case.attributes)
-        )
+        ).astype(np.float64)
+    exact = reference.astype(np.float64)
+    if case.values == "overflow":
+        opposite = np.isinf(narrow) & (np.sign(narrow) != np.sign(exact))
+        return np.asarray(~np.isnan(exact) & (np.isnan(narrow) | opposite))
+    undefined = np.isfinite(exact) & ~np.isfinite(narrow)
+    if all(np.isfinite(a.astype(np.float64)).all() for a in arrays):
+        undefined |= ~np.isfinite(exact)
+    return np.asarray(undefined)

@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from opwright.spec.cases import Case
 from opwright.spec.signature import Signature
 
 # Tries are launches of a failing kernel, some of which restart the worker (milliseconds each).
-MAX_TRIES = 60
+# Three dimensions of 1000 take 33, and as many again where one of them could go on being reduced.
+MAX_TRIES = 80
 
 
-def _candidates(size: int) -> Iterator[int]:
-    """Smaller sizes to try for one dimension, most promising first."""
-    seen = {size}
-    for smaller in (1, 2, 3, size // 4, size // 2, 3 * size // 4, size - 8, size - 1):
-        if 0 <= smaller < size and smaller not in seen:
-            seen.add(smaller)
-            yield smaller
+def shrink(signature: Signature, case: Case, fails: Callable[[Case], bool]) -> Case:
+    """Reduce each size in turn while ``fails`` stays true; at most ``MAX_TRIES`` tries.
+
+    Sizes are halved between one that holds and one that fails, so what fails at every size from
+    some on ends at that size. An empty dimension stays empty, and no other becomes so.
+    """
+    tried: dict[str, bool] = {}
+
+    def still(smaller: Case) -> bool:
+        key = str(smaller)
+        if key not in tried:
+            if len(tried) >= MAX_TRIES:
+                return False
+            tried[key] = fails(smaller)
+        return tried[key]
+
+    if len(case.leading) > 1:
+        flat = _with_leading(signature, case, (math.prod(case.leading),))
+        case = flat if still(flat) else case
+    before: Case | None = None
+    while before != case:
+        before = case
+        for dim in case.dims:
+            if dim != signature.ellipsis:
+                case = _least(case, case.dims[dim], _resize_dim(dim), still)
+        for axis, size in enumerate(case.leading):
+            case = _least(case, size, _resize_axis(signature, axis), still)
+    return case
 
 
-def _smaller(signature: Signature, case: Case) -> Iterator[Case]:
-    if signature.ellipsis and len(case.leading) > 1:
-        yield _with_leading(signature, case, (math.prod(case.leading),))
-    for dim, size in case.dims.items():
-        if dim == signature.ellipsis:
-            continue
-        for smaller in _candidates(size):
-            yield replace(case, dims={**case.dims, dim: smaller})
-    for axis, size in enumerate(case.leading):
-        for smaller in _candidates(size):
-            leading = (*case.leading[:axis], smaller, *case.leading[axis + 1 :])
-            yield _with_leading(signature, case, leading)
+_Resize = Callable[[Case, int], Case]
+
+
+def _resize_dim(dim: str) -> _Resize:
+    return lambda case, size: replace(case, dims={**case.dims, dim: size})
+
+
+def _resize_axis(signature: Signature, axis: int) -> _Resize:
+    def resize(case: Case, size: int) -> Case:
+        return _with_leading(
+            signature, case, (*case.leading[:axis], size, *case.leading[axis + 1 :])
+        )
+
+    return resize
 
 
 def _with_leading(signature: Signature, case: Case, leading: tuple[int, ...]) -> Case:
@@ -41,17 +65,17 @@ def _with_leading(signature: Signature, case: Case, leading: tuple[int, ...]) ->
     return replace(case, leading=leading, dims=dims)
 
 
-def shrink(signature: Signature, case: Case, fails: Callable[[Case], bool]) -> Case:
-    """Reduce each dimension greedily while ``fails`` stays true; at most ``MAX_TRIES`` tries."""
-    tries = 0
-    progress = True
-    while progress:
-        progress = False
-        for candidate in _smaller(signature, case):
-            if tries >= MAX_TRIES:
-                return case
-            tries += 1
-            if fails(candidate):
-                case, progress = candidate, True
-                break
+def _least(case: Case, size: int, resize: _Resize, fails: Callable[[Case], bool]) -> Case:
+    """``case`` with one of its sizes, which is ``size``, made as small as halving finds."""
+    if size <= 1:
+        return case
+    if fails(smallest := resize(case, 1)):
+        return smallest
+    holds = 1
+    while size - holds > 1:
+        middle = (holds + size) // 2
+        if fails(smaller := resize(case, middle)):
+            case, size = smaller, middle
+        else:
+            holds = middle
     return case

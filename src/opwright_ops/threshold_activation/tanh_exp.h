@@ -2,6 +2,8 @@
 // so that a compiler turns the loop into vectors of whatever width it may use.
 #pragma once
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -77,7 +79,7 @@ void activate_reals(const Real* x, Real* out, std::int64_t n, Real threshold, Re
     }
 }
 
-// Between 16-bit elements and floats, `n` at most.
+// `n` 16-bit elements to floats, and back.
 inline void widen(const opw::bf16* from, float* to, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
@@ -86,17 +88,12 @@ inline void narrow(const float* from, opw::bf16* to, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[i];
 }
 
-// One instruction converts eight halves, but no compiler makes it out of a loop over opw::f16.
-using half8 = short __attribute__((vector_size(16)));
-using float8 = float __attribute__((vector_size(32)));
-
+// One instruction converts eight halves, but g++ does not make it out of a loop over opw::f16.
 inline void widen(const opw::f16* from, float* to, std::int64_t n) {
     std::int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        half8 h;
-        std::memcpy(&h, from + i, sizeof h);
-        const float8 f = __builtin_ia32_vcvtph2ps256(h);
-        std::memcpy(to + i, &f, sizeof f);
+        const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
     }
     for (; i < n; ++i) to[i] = from[i];
 }
@@ -104,10 +101,9 @@ inline void widen(const opw::f16* from, float* to, std::int64_t n) {
 inline void narrow(const float* from, opw::f16* to, std::int64_t n) {
     std::int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        float8 f;
-        std::memcpy(&f, from + i, sizeof f);
-        const half8 h = __builtin_ia32_vcvtps2ph256(f, 0);
-        std::memcpy(to + i, &h, sizeof h);
+        const __m256 floats = _mm256_loadu_ps(from + i);
+        const __m128i halves = _mm256_cvtps_ph(floats, _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
     }
     for (; i < n; ++i) to[i] = from[i];
 }

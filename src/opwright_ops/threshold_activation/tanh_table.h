@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "opwright/types.h"
@@ -42,56 +43,83 @@ inline __m512 tanh(__m512 x) {
     return (__m512)((Bits)p | sign);
 }
 
-// 16 elements or, under a mask, fewer; memory outside the mask is not touched.
-inline __m512 load(const float* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
-
-inline void store(float* to, __mmask16 mask, __m512 v) { _mm512_mask_storeu_ps(to, mask, v); }
-
-inline __m512 load(const opw::f16* from, __mmask16 mask) {
-    return _mm512_maskz_cvtph_ps(all, _mm256_maskz_loadu_epi16(mask, from));
+inline __m256i to_halves(__m512 v, const opw::f16*) {
+    return _mm512_maskz_cvtps_ph(all, v, _MM_FROUND_TO_NEAREST_INT);
 }
 
-inline void store(opw::f16* to, __mmask16 mask, __m512 v) {
-    const __m256i halves = _mm512_maskz_cvtps_ph(all, v, _MM_FROUND_TO_NEAREST_INT);
-    _mm256_mask_storeu_epi16(to, mask, halves);
-}
-
-inline __m512 load(const opw::bf16* from, __mmask16 mask) {
-    const __m256i halves = _mm256_maskz_loadu_epi16(mask, from);
-    return (__m512)((Bits)_mm512_maskz_cvtepu16_epi32(all, halves) << 16);
-}
-
-inline void store(opw::bf16* to, __mmask16 mask, __m512 v) {
+inline __m256i to_halves(__m512 v, const opw::bf16*) {
     // Half of the last kept bit, less one unit when that bit is 0: ties go to even. NaN gets a bit
     // that stays.
     const Bits bits = (Bits)v;
     const Bits rounded = bits + 0x7FFFu + (bits >> 16 & 1u);
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     const __m512i kept = _mm512_mask_mov_epi32((__m512i)rounded, nan, (__m512i)(bits | 0x400000u));
-    const __m512i halves = (__m512i)((Bits)kept >> 16);
-    _mm256_mask_storeu_epi16(to, mask, _mm512_maskz_cvtepi32_epi16(all, halves));
+    return _mm512_maskz_cvtepi32_epi16(all, (__m512i)((Bits)kept >> 16));
 }
 
-// Elements [0, n) of x to out, for every element type; double, for which 32 quartics are eight
-// digits too coarse, by the exponential in vectors of 8.
+inline __m512 from_halves(__m256i halves, const opw::f16*) {
+    return _mm512_maskz_cvtph_ps(all, halves);
+}
+
+inline __m512 from_halves(__m256i halves, const opw::bf16*) {
+    return (__m512)((Bits)_mm512_maskz_cvtepu16_epi32(all, halves) << 16);
+}
+
+// 16 elements or, under a mask, fewer; memory outside the mask is not touched.
+template <class Element> inline __m512 load(const Element* from, __mmask16 mask) {
+    if constexpr (sizeof(Element) == sizeof(float)) {
+        return _mm512_maskz_loadu_ps(mask, from);
+    } else {
+        return from_halves(_mm256_maskz_loadu_epi16(mask, from), from);
+    }
+}
+
+template <class Element> inline void store(Element* to, __mmask16 mask, __m512 v) {
+    if constexpr (sizeof(Element) == sizeof(float)) {
+        _mm512_mask_storeu_ps(to, mask, v);
+    } else {
+        _mm256_mask_storeu_epi16(to, mask, to_halves(v, to));
+    }
+}
+
+// 16 elements to an address aligned for all of them, without a copy in the caches.
+template <class Element> inline void stream(Element* to, __m512 v) {
+    if constexpr (sizeof(Element) == sizeof(float)) {
+        _mm512_stream_ps(to, v);
+    } else {
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(to), to_halves(v, to));
+    }
+}
+
+// Elements [0, n) of x to out, for every element type; `past_cache` streams the output. Double, for
+// which 32 quartics are eight digits too coarse, goes by the exponential in vectors of 8.
 template <class Element>
 void activate(const Element* x, Element* out, std::int64_t n, double threshold, double alpha,
-              double beta) {
+              double beta, bool past_cache = false) {
     if constexpr (sizeof(Element) == sizeof(double)) {
         by_exp::activate(x, out, n, threshold, alpha, beta);
     } else {
         const __m512 t = _mm512_set1_ps(static_cast<float>(threshold));
         const __m512 a = _mm512_set1_ps(static_cast<float>(alpha));
         const __m512 b = _mm512_set1_ps(static_cast<float>(beta));
-        const auto step = [&](std::int64_t i, __mmask16 mask) {
+        const auto result = [&](std::int64_t i, __mmask16 mask) {
             const __m512 v = load(x + i, mask);
             const __mmask16 above = _mm512_cmp_ps_mask(v, t, _CMP_GT_OQ);
-            const __m512 linear = _mm512_fmadd_ps(a, v, b);
-            store(out + i, mask, _mm512_mask_mov_ps(by_table::tanh(v), above, linear));
+            return _mm512_mask_mov_ps(by_table::tanh(v), above, _mm512_fmadd_ps(a, v, b));
+        };
+        const auto some = [](std::int64_t count) {
+            return static_cast<__mmask16>((1u << count) - 1);
         };
         std::int64_t i = 0;
-        for (; i + 16 <= n; i += 16) step(i, all);
-        if (i < n) step(i, static_cast<__mmask16>((1u << (n - i)) - 1));
+        if (past_cache) {
+            const auto misplaced = reinterpret_cast<std::uintptr_t>(out) / sizeof(Element) % 16;
+            const std::int64_t head = std::min<std::int64_t>(n, (16 - misplaced) % 16);
+            store(out, some(head), result(0, some(head)));
+            for (i = head; i + 16 <= n; i += 16) stream(out + i, result(i, all));
+            _mm_sfence();
+        }
+        for (; i + 16 <= n; i += 16) store(out + i, all, result(i, all));
+        if (i < n) store(out + i, some(n - i), result(i, some(n - i)));
     }
 }
 

@@ -426,6 +426,22 @@ def facts_at(
     )
 
 
+def fingerprint(facts: CpuFacts) -> str:
+    """12 hex digits that identify the machine by what decides its speed and does not change.
+
+    Model, architecture, usable threads, instruction sets and caches; not the memory's size, of
+    which kernels count a little more or less from one start to the next.
+    """
+    stable = [
+        facts.info.model,
+        facts.architecture,
+        facts.threads.usable,
+        sorted(ISAS.keys() - facts.missing.keys()),
+        [[cache.name, cache.bytes, cache.instances] for cache in facts.caches],
+    ]
+    return hashlib.sha256(json.dumps(stable).encode()).hexdigest()[:12]
+
+
 def probe_of(facts: CpuFacts) -> Probe:
     """The backend's answer for a machine with these facts."""
     isas = frozenset(ISAS) - facts.missing.keys()
@@ -446,6 +462,8 @@ def probe_of(facts: CpuFacts) -> Probe:
         device=facts.info.model or f"{facts.architecture} CPU of unknown model",
         threads=facts.threads.usable,
         isas=isas,
+        fingerprint=fingerprint(facts),
+        cache_bytes=(last_level_bytes(facts) or (0, 0))[1],
         details=details,
     )
 
@@ -491,20 +509,3 @@ def last_level_bytes(facts: CpuFacts) -> tuple[int, int] | None:
         return None
     last = facts.caches[-1]
     return last.bytes, last.bytes * last.instances
-
-
-def fingerprint(probe: Probe) -> str:
-    """12 hex digits that identify the machine by what decides its speed and does not change.
-
-    Model, architecture, usable threads, instruction sets and caches; not the memory's size, of
-    which kernels count a little more or less from one start to the next.
-    """
-    stable = [
-        probe.backend,
-        probe.device,
-        probe.threads,
-        sorted(probe.isas),
-        probe.details.get("architecture", ""),
-        probe.details.get("caches", ""),
-    ]
-    return hashlib.sha256(json.dumps(stable).encode()).hexdigest()[:12]

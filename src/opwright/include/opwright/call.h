@@ -12,7 +12,10 @@ union Value {
 };
 
 // The host's threads. run() calls task(argument, index) for every index in [0, tasks), on any number
-// of threads up to `threads`, and returns when all have finished.
+// of threads up to `threads` (which may be fewer than tasks), and returns when all have finished.
+// `threads` is what the host grants, not what was asked for. A task may call run() itself; it then
+// runs on the calling thread alone. The first exception out of a task is thrown again by run() once
+// no task is running; tasks that had not begun by then are left out.
 struct Threads {
     std::int64_t threads;
     void (*run)(const Threads* self, std::int64_t tasks, void (*task)(void*, std::int64_t),
@@ -26,7 +29,7 @@ struct Call {
 };
 
 namespace detail {
-// One per shared library and thread; the generated entry sets it around the kernel.
+// One for each host thread; the generated entry sets it before the kernel runs.
 inline thread_local const Threads* current_threads = nullptr;
 }  // namespace detail
 

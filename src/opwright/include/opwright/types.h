@@ -33,7 +33,13 @@ inline std::uint16_t float_to_bf16(float x) {
 inline float bf16_to_float(std::uint16_t h) { return bits_float(std::uint32_t{h} << 16); }
 
 inline std::uint16_t float_to_f16(float x) {
-#if defined(__F16C__)
+#if defined(__F16C__) && defined(__clang__)
+    // One vcvtps2ph, and 8 or 16 at once in a loop. (The builtins below are gone from clang 22.)
+    const __fp16 h = static_cast<__fp16>(x);
+    std::uint16_t bits;
+    std::memcpy(&bits, &h, sizeof bits);
+    return bits;
+#elif defined(__F16C__)
     using half8 = short __attribute__((vector_size(16)));
     using float4 = float __attribute__((vector_size(16)));
     const half8 h = __builtin_ia32_vcvtps2ph(float4{x, 0, 0, 0}, 0);
@@ -55,14 +61,21 @@ inline std::uint16_t float_to_f16(float x) {
 }
 
 inline float f16_to_float(std::uint16_t h) {
-#if defined(__F16C__)
+#if defined(__F16C__) && defined(__clang__)
+    __fp16 half;
+    std::memcpy(&half, &h, sizeof half);
+    return static_cast<float>(half);
+#elif defined(__F16C__)
     using half8 = short __attribute__((vector_size(16)));
     const auto f = __builtin_ia32_vcvtph2ps(half8{static_cast<short>(h), 0, 0, 0, 0, 0, 0, 0});
     return f[0];
 #else
     const std::uint32_t sign = std::uint32_t{h & 0x8000u} << 16;
     const std::uint32_t a = h & 0x7FFFu;
-    if (a >= 0x7C00u) return bits_float(sign | 0x7F800000u | (a & 0x3FFu) << 13 | (a > 0x7C00u) << 22);
+    if (a >= 0x7C00u) {
+        const std::uint32_t quiet = a > 0x7C00u ? 0x400000u : 0u;
+        return bits_float(sign | 0x7F800000u | (a & 0x3FFu) << 13 | quiet);
+    }
     if (a >= 0x0400u) return bits_float(sign | ((a << 13) + 0x38000000u));
     return bits_float(sign | float_bits(static_cast<float>(a) * 5.9604644775390625e-8f));  // 2^-24
 #endif

@@ -1,0 +1,293 @@
+"""opwright bench"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import click
+
+from opwright.bench.ceilings import Ceilings
+from opwright.bench.measure import BUDGET, Row, Setup, Table
+from opwright.catalog.find import Target, find
+from opwright.cli import common
+from opwright.history.store import History
+from opwright.spec.cases import selected_case
+from opwright.spec.dtypes import DType
+from opwright.spec.errors import MachineError
+from opwright.spec.kernel import Kernel
+from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.verify.engine import Report
+
+
+@common.command
+@click.argument("targets", nargs=-1, required=True, metavar="OPERATOR[/KERNEL]...")
+@click.option("--dtype", help="Element type (default: the operator's first).")
+@click.option("--shape", multiple=True, help="Sizes, as m=127,n=8191,k=63; may be repeated.")
+@click.option("--attr", multiple=True, help="Attribute NAME=VALUE.")
+@click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
+@click.option("--threads", default="1", help="Numbers of threads, as 1,2.")
+@click.option("--cache", default="warm", help="cold, warm, or both as cold,warm.")
+@click.option("--backend", help="Only kernels of this backend.")
+@click.option("--budget", type=common.seconds, default=BUDGET, help="Seconds a table.")
+def command(
+    output: common.Output,
+    targets: Sequence[str],
+    dtype: str | None,
+    shape: Sequence[str],
+    attr: Sequence[str],
+    param: Sequence[str],
+    threads: str,
+    cache: str,
+    backend: str | None,
+    budget: float,
+) -> None:
+    """Measure verified kernels beside the framework's own operator.
+
+    Each kernel is verified on the very inputs it is timed on. A kernel that fails is in the table
+    without a time, and the command ends with 1.
+    """
+    from opwright.bench.measure import check_fit, measure
+    from opwright.cli.verify import of_backend, params_of
+
+    caches = common.several(cache, "--cache", ("cold", "warm"))
+    for target in [of_backend(find(text), backend) for text in targets]:
+        setups = setups_of(target.spec, dtype, shape, attr, common.thread_counts(threads), caches)
+        params = params_of(target, param)
+        check_fit(target.spec, target.kernels, setups)  # before the ceilings, which take a while
+        with common.progress_bar() as progress:
+            ceilings = ceilings_for(target.kernels, progress)
+            tables = measure(
+                target.spec,
+                target.kernels,
+                target.reference,
+                setups,
+                ceilings,
+                params=params,
+                budget=budget,
+                progress=progress,
+            )
+        report(output, target, tables, params)
+
+
+def setups_of(
+    spec: OperatorSpec,
+    dtype: str | None,
+    shapes: Sequence[str],
+    attr: Sequence[str],
+    threads: Sequence[int],
+    caches: Sequence[str],
+) -> list[Setup]:
+    """Every combination, the operator's first element type and own shapes where none is given."""
+    chosen: list[Mapping[str, DType]] = common.dtypes_of(spec, dtype) or [
+        spec.signature.choices()[0]
+    ]
+    attributes = {
+        **{s.name: s.type(1) for s in spec.signature.scalars if s.default is None},
+        **common.attributes_of(spec, attr),
+    }
+    return [
+        Setup(selected_case(spec, d, shape, attributes=attributes), count, _state(state))
+        for d in chosen
+        for shape in (shapes or spec.bench)
+        for count in threads
+        for state in caches
+    ]
+
+
+def _state(word: str) -> Literal["cold", "warm"]:
+    return "cold" if word == "cold" else "warm"
+
+
+def ceilings_for(
+    kernels: Sequence[Kernel], progress: Callable[[int, int, str], None]
+) -> dict[str, Ceilings]:
+    """The ceilings of each backend that can run here, measured now where they never were."""
+    from opwright.backends.registry import backend_named, backend_names
+    from opwright.bench.ceilings import ensure
+
+    found: dict[str, Ceilings] = {}
+    for name in {k.backend for k in kernels} & set(backend_names()):
+        backend = backend_named(name)
+        probe = backend.probe()
+        if probe.available:
+            found[name] = ensure(
+                backend, probe, lambda text: progress(0, 0, f"measuring this machine: {text}")
+            )
+    return found
+
+
+def report(
+    output: common.Output,
+    target: Target,
+    tables: Sequence[Table],
+    params: Mapping[str, int],
+    verified: Report | None = None,
+) -> None:
+    """Print and record ``tables``; sets the exit code to 1 where something was found.
+
+    With ``verified`` the tables show what held in the case matrix and its findings are reported
+    too.
+    """
+    from opwright.cli.tables import ladder, warnings
+    from opwright.report.findings import merge
+    from opwright.report.formats import render, to_json
+
+    rows = [row for table in tables for row in table.rows]
+    if all(row.verdict == "not-run" for row in rows):
+        reasons = dict.fromkeys(f"{row.kernel.name}: {row.reason}" for row in rows)
+        raise MachineError(
+            f"nothing of {target.reference} can run on this machine: {'; '.join(reasons)}"
+        )
+    run = record(target, tables, params)
+    for table in tables:
+        output.say(heading(target, table))
+        output.say(ladder(table, verified.kernels if verified else ()))
+        output.say(footnote(table))
+        output.say("")
+    if warned := warnings(row.report for row in rows):
+        output.say(f"{warned}\n")
+    found = list(verified.findings) if verified else []
+    for table in tables:
+        found += [f for f in table.findings if verified is None or f not in verified.findings]
+    findings = merge(found)
+    if findings:
+        output.say(render(findings, "text", []))
+        output.exit_code = 1
+    output.findings += [to_json(f) for f in findings]
+    output.data.setdefault("runs", []).append(run)
+    output.data.setdefault("tables", []).extend(table_data(target, t) for t in tables)
+    output.say(f"recorded as run {run}: opwright history {shlex.quote(target.reference)}")
+
+
+def heading(target: Target, table: Table) -> str:
+    """What a table is about."""
+    setup = table.setup
+    sizes = " ".join(f"{d}={n}" for d, n in setup.case.dims.items())
+    dtype = f" {short_dtypes(setup.dtypes)}" if setup.dtypes else ""
+    plural = "" if setup.threads == 1 else "s"
+    return f"{target.spec.name}{dtype} {sizes}, {setup.threads} thread{plural}, {setup.cache} cache"
+
+
+def footnote(table: Table) -> str:
+    """The witness's own time, the noise, and what was not timed and why."""
+    from opwright.cli.tables import duration
+
+    lines = []
+    if table.witness_summary is not None:
+        lines.append(
+            f"{table.witness}: {duration(table.witness_summary.median)}; the same kernel against "
+            f"itself differs by {100 * table.noise:.1f}% here (noise)"
+        )
+    lines += [f"{r.kernel.name}: {r.verdict}: {r.reason}" for r in table.rows if r.reason]
+    lines += [
+        f"{r.kernel.name}: {r.judgement.warning}"
+        for r in table.rows
+        if r.judgement is not None and r.judgement.warning
+    ]
+    return "\n".join(lines)
+
+
+def record(target: Target, tables: Sequence[Table], params: Mapping[str, int]) -> int:
+    """Write ``tables`` to the history as one run and return its number."""
+    from opwright.backends.registry import backend_named
+
+    spec = target.spec
+    probe = backend_named("cpu").probe()
+    with common.history() as history:
+        run = history.start_run(
+            common.command_line(), probe.fingerprint, {"device": probe.device, **probe.details}
+        )
+        for table in tables:
+            for row in table.rows:
+                source = _kept(history, row)
+                history.add_result(run, _result(spec, table, row, source, params))
+    return run
+
+
+def _kept(history: History, row: Row) -> str:
+    """The hash of the source that was measured; none when the file was edited meanwhile."""
+    source = history.keep_source(row.kernel.path)
+    artifact = row.report.artifact
+    return source if artifact is None or artifact.source_hash == source else ""
+
+
+def _result(
+    spec: OperatorSpec, table: Table, row: Row, source: str, params: Mapping[str, int]
+) -> Any:
+    from opwright.history.records import Result
+
+    setup, artifact = table.setup, row.report.artifact
+    held = row.verdict == "held" and row.summary is not None
+    return Result(
+        operator=spec.name,
+        kernel=row.kernel.name,
+        backend=row.kernel.backend,
+        dtype=short_dtypes(setup.dtypes),
+        verdict=row.verdict,  # type: ignore[arg-type]
+        shape=dict(setup.case.dims),
+        threads=setup.threads,
+        cache=setup.cache,
+        params={**row.kernel.defaults, **{k: v for k, v in params.items() if k in row.kernel.tune}},
+        source_hash=source,
+        artifact_key=artifact.key if artifact else "",
+        compiler=artifact.compiler if artifact else "",
+        flags=artifact.flags if artifact else (),
+        isa=row.kernel.isa,
+        fast_math=row.kernel.fast_math,
+        cases=row.report.cases,
+        held=row.report.held,
+        max_error=row.report.max_error,
+        witness=table.witness,
+        witness_error=row.report.witness_error,
+        times=_times(row.summary, row.samples) if held else None,
+        witness_times=_times(table.witness_summary, table.witness_samples) if held else None,
+        gflops=row.gflops,
+        gbs=row.gbs,
+        share=row.judgement.share if row.judgement else None,
+        noise=table.noise,
+        message=row.reason,
+    )
+
+
+def _times(summary: Any, samples: Any) -> Any:
+    from opwright.history.records import Times
+
+    if summary is None or samples is None:
+        return None
+    return Times(
+        samples.first, summary.median, summary.low, summary.high, samples.values, samples.calls
+    )
+
+
+def table_data(target: Target, table: Table) -> dict[str, Any]:
+    """A table for ``--json``: times in nanoseconds, rates in 1e9 a second."""
+    setup = table.setup
+    return {
+        "operator": target.spec.name,
+        "dtypes": short_dtypes(setup.dtypes),
+        "shape": dict(setup.case.dims),
+        "threads": setup.threads,
+        "cache": setup.cache,
+        "witness": table.witness,
+        "witness_time": table.witness_summary,
+        "noise": table.noise,
+        "rows": [
+            {
+                "kernel": row.kernel.name,
+                "change": row.kernel.change,
+                "fast_math": row.kernel.fast_math,
+                "verdict": row.verdict,
+                "reason": row.reason,
+                "first_ns": row.samples.first if row.samples else None,
+                "time": row.summary,
+                "gflops": row.gflops,
+                "gbs": row.gbs,
+                "ceiling": row.judgement,
+                "speedup": row.speedup,
+                "vs_witness": row.vs_witness,
+            }
+            for row in table.rows
+        ],
+    }

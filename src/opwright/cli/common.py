@@ -1,0 +1,236 @@
+"""What the commands share: the JSON envelope, errors as exit codes, options, progress, tables."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opwright.cli import INTERRUPTED
+from opwright.spec.dtypes import DType
+from opwright.spec.errors import OpwrightError, UsageError
+from opwright.spec.operator import OperatorSpec, parse_dtypes
+
+if TYPE_CHECKING:
+    from opwright.history.store import History
+
+# Wide enough for the ladder where stdout is a file or a pipe, whose width nobody knows.
+PIPE_WIDTH = 160
+
+
+class Output:
+    """What a command found out: printed as text as it goes, or as one JSON object at the end.
+
+    Stdout is for this alone: whatever else prints meanwhile, an operator's own code say, is sent to
+    stderr.
+    """
+
+    def __init__(self, command: str, as_json: bool) -> None:
+        self.command = command
+        self.as_json = as_json
+        self.data: dict[str, Any] = {}
+        self.findings: list[dict[str, Any]] = []
+        self.exit_code = 0
+        self._stdout = sys.stdout
+
+    @functools.cached_property
+    def _console(self) -> Any:
+        from rich.console import Console
+
+        # Where COLUMNS is no width (0, say) it counts as not given.
+        columns = os.environ.get("COLUMNS", "")
+        known = self._stdout.isatty() or (columns.isdecimal() and int(columns) > 0)
+        return Console(file=self._stdout, width=None if known else PIPE_WIDTH)
+
+    def say(self, text: Any = "") -> None:
+        """Print ``text`` (a string or a rich renderable) on stdout, but not beside JSON."""
+        if not self.as_json:
+            self._console.print(
+                text, highlight=False, markup=False, soft_wrap=isinstance(text, str)
+            )
+
+    def write(self, text: str) -> None:
+        """Put ``text``, a document for another program, on stdout as it is."""
+        click.echo(text, file=self._stdout)
+
+
+def envelope(
+    command: str,
+    exit_code: int,
+    data: Mapping[str, Any] | None = None,
+    findings: Sequence[Mapping[str, Any]] = (),
+    *,
+    kind: str = "",
+    message: str = "",
+) -> str:
+    """The JSON object that --json prints; ``kind`` and ``message`` are an error's."""
+    from opwright import __version__
+    from opwright.report.formats import jsonable
+
+    content = {
+        "opwright": __version__,
+        "command": command,
+        "exit_code": exit_code,
+        "data": data or {},
+        "findings": findings,
+        "error": {"kind": kind, "message": message} if kind else None,
+    }
+    return json.dumps(jsonable(content), indent=2)
+
+
+@contextmanager
+def history() -> Iterator[History]:
+    """The open history; says so on stderr when a damaged one was moved aside."""
+    from opwright.history.store import History
+
+    with History.open() as opened:
+        if opened.notice:
+            click.echo(f"opwright: {opened.notice}", err=True)
+        yield opened
+
+
+def command(function: Callable[..., None]) -> click.Command:
+    """A command whose first argument is its ``Output``; errors become messages and exit codes."""
+    name = function.__module__.rpartition(".")[2]
+
+    @functools.wraps(function)
+    def run(*args: Any, as_json: bool, **kwargs: Any) -> None:
+        output = Output(name, as_json)
+        kind = message = ""
+        try:
+            with redirect_stdout(sys.stderr):
+                function(output, *args, **kwargs)
+        except OpwrightError as raised:
+            kind, message, output.exit_code = type(raised).__name__, str(raised), raised.exit_code
+            click.echo(f"opwright {name}: {raised}", err=True)
+            if diagnostics := getattr(raised, "diagnostics", ""):
+                click.echo(diagnostics, err=True)
+        except KeyboardInterrupt:
+            kind, message = "Interrupted", "interrupted; what was recorded is kept"
+            click.echo(message, err=True)
+            output.exit_code = INTERRUPTED
+        if output.as_json:
+            output.write(
+                envelope(
+                    name,
+                    output.exit_code,
+                    output.data,
+                    output.findings,
+                    kind=kind,
+                    message=message,
+                )
+            )
+        sys.exit(output.exit_code)
+
+    decorated = click.option(
+        "--json", "as_json", is_flag=True, help="One JSON object on stdout, progress on stderr."
+    )(run)
+    return click.command(name=name, help=function.__doc__)(decorated)
+
+
+def command_line() -> str:
+    """The command as it was typed, for the history."""
+    return shlex.join(["opwright", *sys.argv[1:]])
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
+    """A function ``(done, total, text)`` that draws a bar on stderr; nothing without a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(done: int, total: int, text: str) -> None:
+            bar.update(task, completed=done, total=total or None, description=text)
+
+        yield show
+
+
+def dtypes_of(spec: OperatorSpec, text: str | None) -> list[Mapping[str, DType]] | None:
+    """The assignments that ``--dtype`` selects; None without the option."""
+    return None if text is None else list(parse_dtypes(spec.signature, text))
+
+
+def seconds(value: str | float) -> float:
+    """A duration on the command line: from a tenth of a second to a day, never infinity or NaN."""
+    try:
+        duration = float(value)
+    except ValueError:
+        duration = math.nan
+    if not 0.1 <= duration <= 86400:
+        raise click.BadParameter(f"{value!r} is no number of seconds from 0.1 to 86400")
+    return duration
+
+
+def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """``NAME=VALUE`` options as a dictionary; raises ``UsageError`` for anything else."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(f"{option} {text!r}: write it as NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def attributes_of(spec: OperatorSpec, texts: Sequence[str]) -> dict[str, object]:
+    """``--attr`` options as the declared types."""
+    types = {s.name: s.type for s in spec.signature.scalars}
+    words = {"true": True, "false": False, "1": True, "0": False}
+    found: dict[str, object] = {}
+    for name, value in pairs(texts, "--attr").items():
+        kind = types.get(name, str)
+        try:
+            found[name] = words[value.lower()] if kind is bool else kind(value)
+        except (ValueError, KeyError):
+            raise UsageError(f"--attr {name}={value}: {name} is a {kind.__name__}") from None
+    return found
+
+
+def integers(texts: Sequence[str], option: str) -> dict[str, int]:
+    """``NAME=INTEGER`` options as a dictionary."""
+    found: dict[str, int] = {}
+    for name, value in pairs(texts, option).items():
+        try:
+            found[name] = int(value)
+        except ValueError:
+            raise UsageError(f"{option} {name}={value}: {value!r} is no integer") from None
+    return found
+
+
+def several(text: str, option: str, known: Sequence[str]) -> list[str]:
+    """A comma-separated list whose words are among ``known``, each once; at least one."""
+    words = list(dict.fromkeys(w.strip() for w in text.split(",") if w.strip()))
+    if not words:
+        raise UsageError(f"{option} {text!r}: write some of {', '.join(known)}")
+    for word in words:
+        if word not in known:
+            raise UsageError(f"{option} {text!r}: {word!r} is not among {', '.join(known)}")
+    return words
+
+
+def thread_counts(text: str) -> list[int]:
+    """``--threads 1,2`` as numbers from 1 up."""
+    words = [w.strip() for w in text.split(",") if w.strip()]
+    if not words or not all(w.isdecimal() and 0 < int(w) <= 1024 for w in words):
+        raise UsageError(f"--threads {text!r}: write numbers from 1 to 1024, as in 1,2")
+    return list(dict.fromkeys(map(int, words)))

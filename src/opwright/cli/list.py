@@ -1,0 +1,87 @@
+"""opwright list"""
+
+from __future__ import annotations
+
+import click
+
+from opwright.catalog.find import Target, find, load_operator, operator_names
+from opwright.cli import common
+from opwright.dispatch.choose import why_not
+
+
+@common.command
+@click.argument("target", required=False, metavar="[OPERATOR[/KERNEL]]")
+@click.option("--signature", is_flag=True, help="The C function that a kernel file defines.")
+def command(output: common.Output, target: str | None, signature: bool) -> None:
+    """Operators, their kernels, and where each can run."""
+    if target:
+        targets = [find(target)]
+    else:
+        specs = [load_operator(name) for name in operator_names()]
+        targets = [Target(s, s.rows, s.name, one_kernel=False) for s in specs]
+    output.data = {"operators": [_data(t) for t in targets]}
+    for one in targets:
+        if signature:
+            output.say(f'extern "C" {one.spec.signature.c_prototype()};')
+        else:
+            _show(output, one)
+    if not targets:
+        output.say("no operators are installed; 'opwright new NAME' starts one")
+
+
+def _dtypes(target: Target) -> str:
+    variables = target.spec.signature.variables
+    return "; ".join(f"{v}: {', '.join(d.name for d in ds)}" for v, ds in variables.items())
+
+
+def _where(target: Target, index: int) -> list[tuple[str, str]]:
+    """Reasons why a kernel cannot serve, with the element types each is about."""
+    spec, kernel = target.spec, target.kernels[index]
+    reasons: dict[str, list[str]] = {}
+    for dtypes in spec.signature.choices():
+        if spec.serves(kernel, dtypes):
+            reason = why_not(spec, kernel, dtypes)
+            reasons.setdefault(reason, []).extend(d.name for d in dtypes.values())
+    return [(reason, ", ".join(names)) for reason, names in reasons.items()]
+
+
+def _show(output: common.Output, target: Target) -> None:
+    from opwright.cli.tables import kernel_name, plain_table
+
+    summary = (target.spec.__doc__ or "").partition("\n")[0]
+    output.say(f"{target.reference}: {summary}  ({_dtypes(target)})")
+    table = plain_table("kernel", "change", "for", "why")
+    table.columns[3].header = "can run here"
+    for index, kernel in enumerate(target.kernels):
+        places = _where(target, index)
+        serves = ", ".join(names for _, names in places)
+        answer = "; ".join(f"no: {reason}" if reason else "yes" for reason, _ in places)
+        table.add_row(f"  {kernel_name(kernel)}", kernel.change, serves, answer)
+    output.say(table)
+    output.say("")
+
+
+def _data(target: Target) -> dict[str, object]:
+    return {
+        "name": target.spec.name,
+        "reference": target.reference,
+        "doc": target.spec.__doc__,
+        "signature": f'extern "C" {target.spec.signature.c_prototype()};',
+        "dtypes": {v: [d.name for d in ds] for v, ds in target.spec.signature.variables.items()},
+        "kernels": [
+            {
+                "name": kernel.name,
+                "backend": kernel.backend,
+                "file": str(kernel.path),
+                "change": kernel.change,
+                "isa": kernel.isa,
+                "tune": {t: list(c) for t, c in kernel.tune.items()},
+                "fast_math": kernel.fast_math,
+                "where": [
+                    {"dtypes": names, "runs_here": not reason, "reason": reason}
+                    for reason, names in _where(target, index)
+                ],
+            }
+            for index, kernel in enumerate(target.kernels)
+        ],
+    }

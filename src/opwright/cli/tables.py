@@ -1,0 +1,246 @@
+"""Tables for people: verification, the ladder, history, comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+
+from opwright.bench.compare import Comparison
+from opwright.bench.measure import Row
+from opwright.bench.measure import Table as Measured
+from opwright.bench.stats import Ratio
+from opwright.history.records import Result, Run
+from opwright.spec.kernel import Kernel
+from opwright.spec.operator import short_dtypes
+from opwright.verify.engine import KernelReport, Report
+
+_WRAPPED = ("change", "why", "command", "verdict")
+
+
+def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """A table without frame lines, so that it can be copied into text."""
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
+    numbers = set(right)
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in numbers else "left",
+            no_wrap=column not in _WRAPPED,
+            overflow="fold",
+        )
+    return table
+
+
+def kernel_name(kernel: Kernel) -> str:
+    """A kernel's name, marked when its row asks for floating point that is not IEEE's."""
+    return f"{kernel.name} (fast-math)" if kernel.fast_math else kernel.name
+
+
+def duration(nanoseconds: float) -> str:
+    """A time with the unit that suits it: ``12.3 us``."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if nanoseconds >= size:
+            return f"{_three(nanoseconds / size)} {unit}"
+    return f"{_three(nanoseconds)} ns"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number with a few significant digits; a dash where there is none."""
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}g}"
+
+
+def _three(value: float) -> str:
+    """Three significant digits without an exponent."""
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
+
+
+def _time(row: Row) -> str:
+    if row.summary is None:
+        return "-"
+    s = row.summary
+    up, down = 100 * (s.high / s.median - 1), 100 * (1 - s.low / s.median)
+    return f"{duration(s.median)} +{up:.0f}/-{down:.0f}%"
+
+
+def _times(ratio: Ratio | None) -> str:
+    return "-" if ratio is None else f"{_three(ratio.median)}x"
+
+
+def verification(report: Report) -> Table:
+    """One line for each kernel and assignment of element types."""
+    table = plain_table(
+        "kernel",
+        "dtype",
+        "verdict",
+        "held",
+        "max error",
+        "witness's",
+        "of allowed",
+        right=("held", "max error", "witness's", "of allowed"),
+    )
+    for k in report.kernels:
+        verdict = k.verdict if not k.reason else f"cannot run here: {k.reason}"
+        ran = k.cases > 0
+        table.add_row(
+            kernel_name(k.kernel),
+            short_dtypes(k.dtypes) or "-",
+            verdict,
+            f"{k.held}/{k.cases}" if ran else "-",
+            number(k.max_error) if ran else "-",
+            number(k.witness_error) if ran else "-",
+            _allowed(k.of_allowed) if ran else "-",
+        )
+    return table
+
+
+def _allowed(share: float) -> str:
+    """The share of the tolerance used; far above it, how many times."""
+    if not math.isfinite(share):
+        return "-"
+    return f"{100 * share:.0f}%" if share < 10 else f"{share:.1g}x"
+
+
+def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
+    """The ladder in one setup: what each rung changed, how right and how fast it is.
+
+    ``verified`` are the reports of the case matrix; without them the cases are those of the setup.
+    """
+    setup = measured.setup
+    table = plain_table(
+        "kernel",
+        "change",
+        "cases held",
+        "max error",
+        "witness's",
+        "time (median)",
+        "GFLOP/s",
+        "GB/s",
+        "of ceiling",
+        "speed-up",
+        f"vs {measured.witness or 'witness'}",
+        right=(
+            "cases held",
+            "max error",
+            "witness's",
+            "time (median)",
+            "GFLOP/s",
+            "GB/s",
+            "of ceiling",
+            "speed-up",
+            f"vs {measured.witness or 'witness'}",
+        ),
+    )
+    by_name = {k.kernel.name: k for k in verified if k.dtypes == setup.dtypes}
+    for row in measured.rows:
+        report = by_name.get(row.kernel.name, row.report)
+        ran = report.cases > 0
+        wrong = row.verdict != "held"
+        table.add_row(
+            kernel_name(row.kernel),
+            row.kernel.change,
+            f"{report.held}/{report.cases}" if ran else "-",
+            number(report.max_error) if ran else "-",
+            number(report.witness_error) if ran else "-",
+            row.verdict.upper() if wrong else _time(row),
+            "-" if wrong or row.gflops is None else _three(row.gflops),
+            "-" if wrong or row.gbs is None else _three(row.gbs),
+            "-" if wrong else _share(row),
+            "-" if wrong else _times(row.speedup),
+            "-" if wrong else _times(row.vs_witness),
+        )
+    return table
+
+
+def _share(row: Row) -> str:
+    return "-" if row.judgement is None else row.judgement.words
+
+
+def runs(history: Sequence[Run]) -> Table:
+    """Runs, newest first."""
+    table = plain_table("run", "started (UTC)", "machine", "operators", "command", right=("run",))
+    for run in history:
+        table.add_row(
+            str(run.id),
+            run.started[:19].replace("T", " "),
+            run.machine,
+            ", ".join(run.operators),
+            run.command,
+        )
+    return table
+
+
+def _result_name(result: Result) -> str:
+    name = f"{result.operator}/{result.kernel}"
+    return f"{name} (fast-math)" if result.fast_math else name
+
+
+def warnings(reports: Iterable[KernelReport]) -> str:
+    """What the compiler, and the check of its flags, warned about; each text once."""
+    texts = [k.artifact.warnings.strip() for k in reports if k.artifact is not None]
+    return "\n".join(dict.fromkeys(filter(None, texts)))
+
+
+def results(found: Sequence[Result]) -> Table:
+    """What runs found out about kernels."""
+    table = plain_table(
+        "run",
+        "kernel",
+        "dtype",
+        "shape",
+        "threads",
+        "cache",
+        "verdict",
+        "time (median)",
+        "GFLOP/s",
+        "source",
+        right=("run", "threads", "time (median)", "GFLOP/s"),
+    )
+    for r in found:
+        table.add_row(
+            str(r.run),
+            _result_name(r),
+            r.dtype or "-",
+            ",".join(f"{d}={n}" for d, n in r.shape.items()),
+            str(r.threads),
+            r.cache or "-",
+            r.verdict,
+            duration(r.times.median_ns) if r.times else "-",
+            "-" if r.gflops is None else _three(r.gflops),
+            r.source_hash[:12],
+        )
+    return table
+
+
+def comparison(compared: Comparison) -> Table:
+    """Rows of two runs side by side."""
+    a, b = f"run {compared.a.id}", f"run {compared.b.id}"
+    table = plain_table(
+        "kernel",
+        "dtype",
+        "shape",
+        "threads",
+        "cache",
+        a,
+        b,
+        "time ratio",
+        "verdict",
+        "what differs",
+        right=("threads", a, b, "time ratio"),
+    )
+    for row in compared.rows:
+        ratio = row.normalised or row.ratio
+        table.add_row(
+            _result_name(row.b),
+            row.b.dtype or "-",
+            ",".join(f"{d}={n}" for d, n in row.b.shape.items()),
+            str(row.b.threads),
+            row.b.cache or "-",
+            duration(row.a.times.median_ns) if row.a.times else row.a.verdict,
+            duration(row.b.times.median_ns) if row.b.times else row.b.verdict,
+            f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "-",
+            f"{row.verdict}: {row.reason}" if row.reason else row.verdict,
+            ", ".join(d.what for d in row.differences) or "-",
+        )
+    return table

@@ -1,0 +1,163 @@
+"""Gradients of an operator: as its declaration gives them, else derived from its formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+
+from opwright.spec.dtypes import DType
+from opwright.spec.errors import UsageError
+from opwright.spec.operator import OperatorSpec
+from opwright.spec.signature import Scalar
+from opwright.torch.formula import NotFollowedError, evaluate
+
+# Sizes at which it is tried whether a gradient can be derived: small, and different where the
+# declaration lets them be.
+_TRIAL = (3, 2, 4, 5)
+
+
+class Gradients:
+    """The gradients of one operator with respect to each of its tensors."""
+
+    def __init__(self, spec: OperatorSpec) -> None:
+        self.spec = spec
+        self._names = [p.name for p in spec.signature.inputs]
+        self._why_not: dict[str, str] = {}
+
+    def require(self, names: Sequence[str]) -> None:
+        """Raise ``UsageError`` where there is no gradient with respect to one of the tensors."""
+        for name in names:
+            if name not in self._why_not:
+                self._why_not[name] = "" if name in self.spec.gradients else self._underivable(name)
+            if reason := self._why_not[name]:
+                raise UsageError(
+                    f"{self.spec.name}: {name} needs a gradient, but none is declared and none can "
+                    f"be derived from the formula ({reason}). Declare it with "
+                    f"@{self.spec.name}.gradient({name!r}), or call it on {name}.detach()"
+                )
+
+    def backward(
+        self,
+        grad: torch.Tensor,
+        inputs: Sequence[torch.Tensor],
+        attributes: Mapping[str, Scalar],
+        wanted: Sequence[str],
+    ) -> dict[str, torch.Tensor]:
+        """The gradients with respect to the tensors ``wanted``, each of its tensor's shape."""
+        found: dict[str, torch.Tensor] = {}
+        for name in wanted:
+            if name in self.spec.gradients:
+                function = self.spec.gradients[name]
+                like = inputs[self._names.index(name)]
+                result = evaluate(function, grad, *inputs, **attributes)
+                if result.ndim > 0 and result.shape != like.shape:
+                    raise UsageError(
+                        f"{self.spec.name}: the gradient of {name} has shape "
+                        f"{tuple(result.shape)}, {name} itself {tuple(like.shape)}"
+                    )
+                found[name] = result.expand(like.shape).to(like.dtype)
+        derived = [name for name in wanted if name not in found]
+        if derived:
+            found |= self._derived(grad, inputs, attributes, derived)
+        return found
+
+    def _derived(
+        self,
+        grad: torch.Tensor,
+        inputs: Sequence[torch.Tensor],
+        attributes: Mapping[str, Scalar],
+        wanted: Sequence[str],
+    ) -> dict[str, torch.Tensor]:
+        positions = [self._names.index(name) for name in wanted]
+
+        def widened(x: torch.Tensor) -> torch.Tensor:
+            return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+        def formula(*some: torch.Tensor) -> torch.Tensor:
+            full = [widened(x) for x in inputs]
+            for position, x in zip(positions, some, strict=True):
+                full[position] = x
+            return evaluate(self.spec.formula, *full, **attributes)
+
+        starts = [widened(inputs[p]) for p in positions]
+        vjp: Any = torch.func.vjp
+        result, pull_back = vjp(formula, *starts)
+        pulled = pull_back(grad.to(result.dtype))
+        return {
+            name: g.to(inputs[p].dtype)
+            for name, p, g in zip(wanted, positions, pulled, strict=True)
+        }
+
+    def _underivable(self, name: str) -> str:
+        """Why no gradient with respect to ``name`` follows from the formula; empty if one does."""
+        signature = self.spec.signature
+        try:
+            dtypes = next((c for c in signature.choices() if _floating(self.spec, name, c)), None)
+            if dtypes is None:
+                return f"{name} is never of a floating type"
+            sizes = {d: _TRIAL[i % len(_TRIAL)] for i, d in enumerate(signature.dims)}
+            leading = (sizes[signature.ellipsis],) if signature.ellipsis else ()
+            shapes = [signature.shape(p, sizes, leading) for p in signature.inputs]
+            floats = [signature.dtype(p, dtypes).kind == "float" for p in signature.inputs]
+            inputs = [
+                torch.full(shape, 0.5 if is_float else 1, dtype=torch.float64 if is_float else None)
+                for shape, is_float in zip(shapes, floats, strict=True)
+            ]
+            given = {s.name: s.type(1) for s in signature.scalars if s.default is None}
+            attributes = signature.settle_scalars(given, dtypes)
+            output = torch.ones(signature.shape(signature.output, sizes, leading)).double()
+            self._derived(output, inputs, attributes, [name])
+        except NotFollowedError as error:
+            return f"it uses {error}, which cannot be followed"
+        except Exception as error:  # whatever a formula raises where it is not understood
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+
+def _floating(spec: OperatorSpec, name: str, dtypes: Mapping[str, DType]) -> bool:
+    param = next(p for p in spec.signature.inputs if p.name == name)
+    return spec.signature.dtype(param, dtypes).kind == "float"
+
+
+def function_of(
+    spec: OperatorSpec, below: Callable[..., torch.Tensor], gradients: Gradients
+) -> Callable[..., torch.Tensor]:
+    """The operator with its gradient recorded.
+
+    ``below(keyset, *args)`` computes it under autograd, and so does the function returned.
+    """
+    names = [p.name for p in spec.signature.inputs]
+
+    def forward(ctx: Any, keyset: Any, *args: Any) -> torch.Tensor:
+        ctx.save_for_backward(*args[: len(names)])
+        given = args[len(names) :]
+        ctx.attributes = {
+            s.name: given[i] if i < len(given) else s.default
+            for i, s in enumerate(spec.signature.scalars)
+        }
+        ctx.others = len(given)
+        return below(keyset, *args)
+
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        wanted = [n for n, needed in zip(names, ctx.needs_input_grad[1:], strict=False) if needed]
+        found = gradients.backward(grad, ctx.saved_tensors, ctx.attributes, wanted)
+        return (None, *(found.get(n) for n in names), *[None] * ctx.others)
+
+    function = type(
+        f"{spec.name}_with_gradient",
+        (torch.autograd.Function,),
+        {"forward": staticmethod(forward), "backward": staticmethod(backward)},
+    )
+
+    def apply(*args: Any) -> torch.Tensor:
+        if not torch._C._are_functorch_transforms_active():
+            return function.apply(*args)  # type: ignore[attr-defined,no-any-return]
+        # Within torch.func the dispatcher has come here for one transformation alone, and calling
+        # on below autograd leads to the next. Function.apply would start with the first again.
+        with enable_single_level_autograd_function():
+            return super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc,no-any-return]
+
+    return apply

@@ -1,0 +1,152 @@
+"""Running one case of one kernel, several times over, with everything around it guarded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from opwright.backends.base import Artifact, Buffers, Device, Placement
+from opwright.spec.kernel import Kernel
+from opwright.spec.signature import Array
+from opwright.verify.compare import Verdict, judge
+from opwright.verify.prepare import Prepared
+
+POISON = (0xFF, 0xA5)  # NaN for every float; a small negative number
+MANY_THREADS = 8  # more than most machines grant
+WATCH_MS = 20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What went wrong in one launch; ``output`` is the last of what the kernel printed."""
+
+    kind: str
+    message: str
+    threads: int
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One case run: the problem if there was one, else the verdict on the kernel's ``output``.
+
+    Both are there when the output itself is wrong.
+    """
+
+    problem: Problem | None
+    verdict: Verdict | None = None
+    output: Array | None = None
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where a kernel runs: ``limited`` grants OpenMP kernels fewer threads than they ask for."""
+
+    device: Device
+    limited: Device | None = None
+
+
+@dataclass(frozen=True)
+class _Launch:
+    device: Device
+    placement: Placement
+    poison: int
+    threads: int
+    watch_ms: int = 0
+
+
+def _plan(
+    workers: Workers, kernel: Kernel, threads: int | None, number: int, watch: bool
+) -> list[_Launch]:
+    """The launches of one case.
+
+    Ending at a guard page, twice, over different poison; and beginning at one, with two threads
+    and with many in turn where the kernel uses them. Every other case has them in reverse, so that
+    cases in a row call the kernel with the same addresses and other values.
+    """
+    one = threads or 1
+    several = (2, MANY_THREADS)[number // 2 % 2] if kernel.threads else 1
+    plan = [
+        _Launch(workers.device, "end", POISON[0], one, WATCH_MS if watch else 0),
+        _Launch(workers.device, "end", POISON[1], one),
+        _Launch(workers.device, "begin", POISON[1], threads or several),
+    ]
+    if workers.limited is not None:
+        plan.append(_Launch(workers.limited, "end", POISON[0], threads or MANY_THREADS))
+    return plan[::-1] if number % 2 else plan
+
+
+def run_case(
+    workers: Workers,
+    artifact: Artifact,
+    kernel: Kernel,
+    prepared: Prepared,
+    threads: int | None = None,
+    number: int = 0,
+    watch: bool = False,
+) -> Checked:
+    """Run one case by the plan above and stop at the first problem.
+
+    ``threads`` fixes their number; ``number`` counts the cases, so that thread counts vary;
+    ``watch`` looks at the output once more after the kernel has returned.
+    """
+    uploaded: dict[tuple[int, Placement], Buffers] = {}
+    first: tuple[Verdict, Array] | None = None
+    repeated: list[Array] = []
+    try:
+        for launch in _plan(workers, kernel, threads, number, watch):
+            key = (id(launch.device), launch.placement)
+            if key not in uploaded:
+                uploaded[key] = launch.device.upload(
+                    prepared.inputs, ("out", prepared.shape, prepared.output), launch.placement
+                )
+            launch.device.launch(
+                artifact,
+                uploaded[key],
+                prepared.values,
+                launch.threads,
+                launch.poison,
+                launch.watch_ms,
+            )
+            outcome = launch.device.synchronize()
+            if outcome.fault is not None:
+                fault = outcome.fault
+                return Checked(Problem(fault.kind, fault.message, launch.threads, fault.output))
+            assert outcome.output is not None
+            verdict = judge(outcome.output, prepared.expected, prepared.output)
+            if verdict.kind:
+                return Checked(_wrong(verdict, outcome.output, launch), verdict, outcome.output)
+            first = first or (verdict, outcome.output)
+            if launch.device is workers.device and launch.placement == "end":
+                repeated.append(outcome.output)
+    finally:
+        for buffers in uploaded.values():
+            buffers.free()
+    assert first is not None
+    if kernel.deterministic and repeated[0].tobytes() != repeated[1].tobytes():
+        return Checked(_not_repeatable(threads or 1), *first)
+    return Checked(None, *first)
+
+
+def _not_repeatable(threads: int) -> Problem:
+    return Problem(
+        "not-repeatable",
+        "the same inputs gave two different outputs; if that is meant (atomics, say), write "
+        "deterministic=False in the kernel's row",
+        threads,
+    )
+
+
+def _wrong(verdict: Verdict, output: Array, launch: _Launch) -> Problem:
+    raw = np.frombuffer(output.tobytes(), dtype=np.uint8).reshape(output.size, -1)
+    untouched = (raw == launch.poison).all(axis=1) & verdict.wrong.reshape(-1)
+    if not untouched.any():
+        return Problem(verdict.kind, verdict.message, launch.threads)
+    first = np.unravel_index(int(np.argmax(untouched)), output.shape or (1,))
+    return Problem(
+        "unwritten",
+        f"{int(untouched.sum())} of {untouched.size} elements were never written, the first at "
+        f"[{', '.join(str(int(i)) for i in first)}]: they still hold what was in the output before",
+        launch.threads,
+    )

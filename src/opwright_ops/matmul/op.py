@@ -1,0 +1,106 @@
+"""The matrix product: its declaration, known-wrong variants, and the one list of its kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from opwright import Kernel, T, Tensor, operator
+
+Array = NDArray[Any]
+
+
+@operator(
+    dtypes={"T": ["f32", "f64", "bf16", "f16"]},
+    flops="2*m*n*k",
+    torch="torch.matmul",
+    bench=["m=1024,n=1024,k=1024", "m=127,n=8191,k=63", "m=1000,n=300,k=500", "m=17,n=4099,k=1021"],
+)
+def matmul(a: Tensor[T, "m k"], b: Tensor[T, "k n"]) -> Tensor[T, "m n"]:
+    """Matrix product: each element is the sum over k of a[i, k] * b[k, j].
+
+    Sums are made in float32 for f32, bf16 and f16 and in float64 for f64, in any order, and rounded
+    to T once. An empty sum (k = 0) is 0. Infinities and NaN go where IEEE arithmetic takes them;
+    subnormal numbers are kept.
+    """
+    return a @ b
+
+
+matmul.kernels(
+    Kernel("cpu_v1_naive.cpp", change="three nested loops"),
+    Kernel("cpu_v2_reordered.cpp", change="i-k-j order: B is read along its rows"),
+    Kernel(
+        "cpu_v3_tiled.cpp",
+        change="blocks of B copied once and kept in L1",
+        tune={"BLOCK": [64, 16, 32, 128]},
+    ),
+    Kernel(
+        "cpu_v4_avx2.cpp",
+        change="packed panels, 6 x 16 sums in registers, AVX2, threads",
+        isa="avx2",
+        threads=True,
+    ),
+    Kernel(
+        "cpu_v5_avx512.cpp",
+        change="12 x 32 sums in registers, AVX-512, threads",
+        isa="avx512",
+        threads=True,
+    ),
+)
+
+
+@matmul.gradient("a")
+def gradient_of_a(grad: Array, a: Array, b: Array) -> Any:
+    """The product of ``grad`` and the transpose of ``b``, by the same kernels."""
+    return matmul(grad, b.T)
+
+
+@matmul.gradient("b")
+def gradient_of_b(grad: Array, a: Array, b: Array) -> Any:
+    """The product of the transpose of ``a`` and ``grad``, by the same kernels."""
+    return matmul(a.T, grad)
+
+
+@matmul.known_wrong("last term of k left out")
+def last_term_missing(a: Array, b: Array) -> Array:
+    """A loop over k that ends one early."""
+    return np.asarray(a[:, :-1] @ b[:-1])
+
+
+@matmul.known_wrong("first term of k added twice")
+def first_term_twice(a: Array, b: Array) -> Array:
+    """Sums that start at the first term instead of at 0, in a loop that also adds it."""
+    return np.asarray(a @ b + a[:, :1] @ b[:1])
+
+
+@matmul.known_wrong("sums kept in bfloat16")
+def sums_in_bfloat16(a: Array, b: Array) -> Array:
+    """An accumulator of 8 bits: it stops growing at 256 times the size of a term."""
+    sums = np.zeros((a.shape[0], b.shape[1]), dtype=ml_dtypes.bfloat16)
+    for p in range(a.shape[1]):
+        sums = (sums + np.outer(a[:, p], b[p])).astype(ml_dtypes.bfloat16)
+    return sums.astype(np.float64)
+
+
+@matmul.known_wrong("b read as if stored column by column")
+def b_read_by_columns(a: Array, b: Array) -> Array:
+    """The leading dimension confused: for a square b, this multiplies by its transpose."""
+    return np.asarray(a @ b.reshape(b.shape[::-1]).T)
+
+
+@matmul.known_wrong("last row left zero")
+def last_row_zero(a: Array, b: Array) -> Array:
+    """An edge tile that is never computed."""
+    out = np.asarray(a @ b).copy()
+    out[-1:] = 0
+    return out
+
+
+@matmul.known_wrong("only the last half of k kept")
+def last_block_only(a: Array, b: Array) -> Array:
+    """Blocks of k that overwrite the sums instead of adding to them."""
+    half = a.shape[1] // 2
+    return np.asarray(a[:, half:] @ b[half:])

@@ -1,0 +1,31 @@
+"""Every operator that is installed, every kernel, every element type, the whole matrix of cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from opwright.catalog.find import find, operator_names
+from opwright.verify.engine import verify
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_every_kernel_of_the_library_holds(name: str) -> None:
+    target = find(name)
+    report = verify(target.spec, target.kernels, target.reference)
+    assert not report.findings, [(f.name, f.message, f.command) for f in report.findings]
+    for kernel in report.kernels:
+        # A kernel that did not run has to say what this machine lacks, and only that is accepted.
+        assert kernel.verdict == "held" or (kernel.verdict == "not-run" and kernel.reason), kernel
+    assert {k.kernel.name for k in report.kernels} == {k.name for k in target.kernels}
+    ran = {d for k in report.kernels if k.cases for d in k.dtypes.values()}
+    declared = {d for options in target.spec.signature.variables.values() for d in options}
+    assert ran == declared, "an element type was declared but no kernel of it ran"
+
+
+@pytest.mark.parametrize("name", operator_names())
+def test_every_operator_has_a_contract_and_known_wrong_variants(name: str) -> None:
+    spec = find(name).spec
+    assert spec.__doc__
+    assert (spec.folder / "README.md").is_file()
+    assert len(spec.wrong) >= 4
+    assert all(row.change for row in spec.rows)
