@@ -1,20 +1,35 @@
-"""Each kind of finding on a kernel that has the fault, and nothing on the one that looks like it."""
+"""Each kind of finding where the fault is, and nothing on the kernel that looks like it."""
 
 from __future__ import annotations
 
 import pytest
-from conftest import Program, one
+from emulated import Program, one
 
 # Case, kind, the line's mark, and words of the message.
 FAULTS = [
-    ("past_end", "out-of-bounds", "read_at", "read of 4 bytes 4 bytes past the end of memory (128 bytes of global"),
+    (
+        "past_end",
+        "out-of-bounds",
+        "read_at",
+        "read of 4 bytes 4 bytes past the end of memory (128 bytes of global",
+    ),
     ("before_start", "out-of-bounds", "read_at", "8 bytes before the start of memory"),
     ("null", "null-pointer", "read_at", "through a null pointer"),
     ("freed", "use-after-free", "read_at", "which was freed at line"),
     ("double_free", "double-free", "double_free", "was already freed"),
-    ("shared_end", "out-of-bounds", "shared_at", "0 bytes past the end of first (128 bytes of shared memory)"),
+    (
+        "shared_end",
+        "out-of-bounds",
+        "shared_at",
+        "0 bytes past the end of first (128 bytes of shared memory)",
+    ),
     ("local_end", "out-of-bounds", "local_at", "values: index 8 of an array of type 'int [8]'"),
-    ("shared_unwritten", "uninitialized-read", "shared_unwritten", "of data at byte 120, which nobody wrote"),
+    (
+        "shared_unwritten",
+        "uninitialized-read",
+        "shared_unwritten",
+        "of data at byte 120, which nobody wrote",
+    ),
     ("same_value", "race-global", "same_value", "write of 4 bytes"),
     ("count", "race-shared", "count", "atomic operation"),
     ("scope", "race-between-blocks", "block_scope", "nothing orders the two blocks"),
@@ -22,7 +37,12 @@ FAULTS = [
     ("diverged", "barrier-divergence", "barrier_one", "wait at two barriers"),
     ("masked", "lanes-missing", "masked", "lanes 16-31 are in the mask 0xffffffff"),
     ("assert", "assertion", "assert", "threadIdx.x < n"),
-    ("variable", "out-of-bounds", "past_variable", "table: index 4 of an array of type 'int [4]', which ends before it"),
+    (
+        "variable",
+        "out-of-bounds",
+        "past_variable",
+        "table: index 4 of an array of type 'int [4]', which ends before it",
+    ),
     ("host_pointer", "host-memory", "touch_host", "no device memory"),
     ("device_pointer", "host-access", "device_pointer", "copy it with cudaMemcpy"),
     ("copy", "out-of-bounds", "copy", "reaches 32 bytes past the end of memory"),
@@ -42,7 +62,11 @@ def test_a_fault_is_found_at_its_line(
     assert finding.command.endswith(f"-- {case}")
 
 
-@pytest.mark.parametrize("case", [row[0] for row in FAULTS if row[0] != "same_value"] + ["warp_sum", "halves", "spin", "recursion", "unchecked", "threads"])
+@pytest.mark.parametrize(
+    "case",
+    [row[0] for row in FAULTS if row[0] != "same_value"]
+    + ["warp_sum", "halves", "spin", "recursion", "unchecked", "threads"],
+)
 def test_a_correct_look_alike_is_clean(faults: Program, case: str) -> None:
     run = faults.run(case, "good")
     # A launch that is refused is a finding whether or not the program looks at the error.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Program
+from emulated import Program
 
 
 @pytest.mark.parametrize(("seed", "workers"), [(0, 2), (0, 1), (5, 2)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Program, one
+from emulated import Program, one
 
 from opwright.emulator.driver import Counter
 
@@ -35,9 +35,7 @@ def test_c3_a_stride_spreads_over_sectors(
     assert {c.sectors_per_request for c in counters} == {min(32, per * stride)}
 
 
-@pytest.mark.parametrize(
-    ("which", "load", "store"), [(0, 4, 4), (1, 4, 32), (2, 4, 4), (3, 4, 4)]
-)
+@pytest.mark.parametrize(("which", "load", "store"), [(0, 4, 4), (1, 4, 32), (2, 4, 4), (3, 4, 4)])
 def test_c4_transpose(known_answers: Program, which: int, load: int, store: int) -> None:
     counters = known_answers.counters("transpose", str(which))
     (loads,) = rows(counters, space="global", operation="load")
@@ -103,7 +101,8 @@ def test_c9_two_blocks_at_one_word(known_answers: Program, workers: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("which", "mark", "limit"), [("threads", "too_many_threads", "1024"), ("grid_y", "grid_y", "65535")]
+    ("which", "mark", "limit"),
+    [("threads", "too_many_threads", "1024"), ("grid_y", "grid_y", "65535")],
 )
 def test_c10_launches_that_the_device_refuses(
     known_answers: Program, which: str, mark: str, limit: str

@@ -16,6 +16,7 @@ COMMANDS = {
     "list": "Operators, their kernels, and where each can run.",
     "verify": "Check kernels against the float64 oracle, case by case.",
     "bench": "Measure verified kernels beside the framework's own operator.",
+    "emulate": "Run a whole CUDA program with no GPU, and say what it does wrong.",
     "history": "Earlier runs and their results.",
     "compare": "Faster, slower, or cannot tell: one run against another.",
     "restore": "Bring an earlier version of a kernel's source back.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shlex
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -221,13 +220,9 @@ def compile_program(
         message, diagnostics = str(error), error.diagnostics
         for ours, theirs in {**names, str(main): str(sources[0])}.items():
             message, diagnostics = message.replace(ours, theirs), diagnostics.replace(ours, theirs)
-        raise type(error)(*_build_error_arguments(error, message, diagnostics)) from error
-
-
-def _build_error_arguments(error: BuildError, message: str, diagnostics: str) -> tuple[str, ...]:
-    if isinstance(error, MissingSymbolError):
-        return error.symbol, message, diagnostics
-    return message, diagnostics
+        if isinstance(error, MissingSymbolError):
+            raise MissingSymbolError(error.symbol, message, diagnostics) from error
+        raise BuildError(message, diagnostics) from error
 
 
 def _build_program(
@@ -289,17 +284,40 @@ def emulate(
     built = compile_program(sources, include=include, defines=defines, compiler=compiler)
     command = _command(sources, include, defines, args, device)
     runs = [
-        _run(built, args, time_limit, memory_limit, seed + i, workers, profile, checks, counters, stdin)
+        _run(
+            built,
+            args,
+            time_limit,
+            memory_limit,
+            seed + i,
+            workers,
+            profile,
+            checks,
+            counters,
+            stdin,
+        )
         for i in range(max(1, schedules))
     ]
+    name = sources[0].name
     findings: list[Finding] = []
     first: Emulation | None = None
     for i, (code, out, err, raw, seconds) in enumerate(runs):
-        rerun = command if seed + i == 0 else command.replace(" emulate", f" emulate --seed {seed + i}", 1)
+        rerun = (
+            command
+            if seed + i == 0
+            else command.replace(" emulate", f" emulate --seed {seed + i}", 1)
+        )
         frames = symbolize(built.path, _addresses(raw))
-        findings += _findings(raw, frames, rerun)
-        if code < 0 and not any(r["kind"] in ("crash", "abort", "stack-overflow") for r in raw.findings.values()):
-            findings.append(_ended_by_signal(-code, rerun))
+        findings += _findings(raw, frames, name, rerun)
+        if code < 0 and not any(
+            r["kind"] in ("crash", "abort", "stack-overflow") for r in raw.findings.values()
+        ):
+            findings.append(_ended_by_signal(-code, name, rerun))
+        if code > 0 and not any(
+            r["kind"] in ("livelock", "time-limit") for r in raw.findings.values()
+        ):
+            message = f"the program ended with exit code {code}"
+            findings.append(Finding("exit", name, "", message, command=rerun))
         if first is None or (first.exit_code == 0 and code != 0):
             first = Emulation(
                 exit_code=code,
@@ -312,11 +330,15 @@ def emulate(
                 build_seconds=0.0 if built.cached else built.seconds,
             )
     assert first is not None
-    return Emulation(**{**first.__dict__, "findings": tuple(merge(findings))})
+    return replace(first, findings=tuple(merge(findings)))
 
 
 def _command(
-    sources: Sequence[Path], include: Sequence[Path], defines: Sequence[str], args: Sequence[str], device: str
+    sources: Sequence[Path],
+    include: Sequence[Path],
+    defines: Sequence[str],
+    args: Sequence[str],
+    device: str,
 ) -> str:
     words = ["opwright", "emulate", *map(str, sources)]
     for folder in include:
@@ -357,6 +379,7 @@ def _run(
         **os.environ,
         "OPWRIGHT_EMULATOR_FD": str(write),
         "OPWRIGHT_EMULATOR_PROFILE": profile.environment(limit),
+        "OPWRIGHT_EMULATOR_MEMORY": str(limit),
         "OPWRIGHT_EMULATOR_SEED": str(seed),
         "OPWRIGHT_EMULATOR_TIME": str(time_limit),
         "OPWRIGHT_EMULATOR_CHECKS": "1" if checks else "0",
@@ -364,11 +387,6 @@ def _run(
     }
     if workers:
         environment["OPWRIGHT_EMULATOR_WORKERS"] = str(workers)
-
-    def limits() -> None:
-        # Of private writable memory: what is only reserved (the device's address space) is free.
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def listen() -> None:
         with os.fdopen(read, "rb") as pipe:
@@ -392,7 +410,6 @@ def _run(
             env=environment,
             pass_fds=(write,),
             start_new_session=True,
-            preexec_fn=limits,
         )
         os.close(write)
         listener.start()
@@ -428,7 +445,9 @@ def _users(frames: tuple[Frame, ...]) -> Frame:
     return frames[0] if frames else Frame("", "", 0)
 
 
-def _findings(raw: _Raw, frames: Mapping[int, tuple[Frame, ...]], command: str) -> list[Finding]:
+def _findings(
+    raw: _Raw, frames: Mapping[int, tuple[Frame, ...]], program: str, command: str
+) -> list[Finding]:
     found: dict[tuple[Any, ...], Finding] = {}
     for number, record in raw.findings.items():
         tally = raw.counts.get(number, {"count": 1, "same": 0})
@@ -437,10 +456,17 @@ def _findings(raw: _Raw, frames: Mapping[int, tuple[Frame, ...]], command: str) 
         file, line = (record["file"], record["line"]) if record["file"] else (here.file, here.line)
         if record["kind"] == "barrier-divergence" and _same_place(frames, record):
             continue  # one source line that the compiler made two calls of
-        if "atomic_write" in record["details"] and raw.confirmed & {record["pc"], record["other_pc"]}:
+        if "atomic_write" in record["details"] and raw.confirmed & {
+            record["pc"],
+            record["other_pc"],
+        }:
             continue
         details = dict(record["details"])
-        message = record["message"].replace("{here}", f"line {line}").replace("{there}", f"line {there.line}")
+        message = (
+            record["message"]
+            .replace("{here}", f"line {line}")
+            .replace("{there}", f"line {there.line}")
+        )
         if record["kind"] == "out-of-bounds" and "column" in details:
             name = _array_at(file, line, int(details["column"]))
             message = f"{name}: {message}" if name else message
@@ -452,20 +478,21 @@ def _findings(raw: _Raw, frames: Mapping[int, tuple[Frame, ...]], command: str) 
         same = record["kind"].startswith("race") and tally["same"] == tally["count"] > 0
         if same:
             message += "; every write stored the value that was already there"
-        details["same_value"] = same
+        if record["kind"].startswith("race"):
+            details["same_value"] = same
         count = max(1, tally["count"])
         # The same line compiled twice (inlined, unrolled) is one entry.
         key = (record["kind"], file, line, there.file, there.line)
         if key in found:
             old = found[key]
-            same = bool(old.details["same_value"]) and same
-            found[key] = Finding(
-                **{**old.__dict__, "count": old.count + count, "details": {**old.details, "same_value": same}}
-            )
+            merged = dict(old.details)
+            if "same_value" in merged:
+                merged["same_value"] = bool(merged["same_value"]) and same
+            found[key] = replace(old, count=old.count + count, details=merged)
             continue
         found[key] = Finding(
             kind=record["kind"],
-            operator="",
+            operator=program,
             kernel="",
             message=message,
             file=file,
@@ -519,19 +546,35 @@ def _array_at(file: str, line: int, column: int) -> str:
     return found[1] if found else ""
 
 
-def _ended_by_signal(number: int, command: str) -> Finding:
+def _ended_by_signal(number: int, program: str, command: str) -> Finding:
     name = signal.Signals(number).name
     kind = "memory-limit" if number == signal.SIGKILL else "crash"
-    return Finding(kind, "", "", f"the program was ended by {name}", command=command)
+    return Finding(kind, program, "", f"the program was ended by {name}", command=command)
 
 
 def _counters(raw: _Raw, frames: Mapping[int, tuple[Frame, ...]]) -> tuple[Counter, ...]:
     sums: dict[tuple[str, str, int, str, str, str], dict[str, int]] = {}
-    names = ("requests", "sectors", "wavefronts", "ideal", "lanes", "bytes_used", "divergent", "contention")
+    names = (
+        "requests",
+        "sectors",
+        "wavefronts",
+        "ideal",
+        "lanes",
+        "bytes_used",
+        "divergent",
+        "contention",
+    )
     for record in raw.counters:
         frame = _users(frames.get(record["pc"], ()))
-        key = (record["kernel"], frame.file, frame.line, record["space"], record["operation"], record["array"])
+        key = (
+            record["kernel"],
+            frame.file,
+            frame.line,
+            record["space"],
+            record["operation"],
+            record["array"],
+        )
         row = sums.setdefault(key, dict.fromkeys(names, 0))
         for name in names:
             row[name] += record[name]
-    return tuple(Counter(*key, **row) for key, row in sorted(sums.items()))
+    return tuple(Counter(*key, *(row[name] for name in names)) for key, row in sorted(sums.items()))

@@ -40,7 +40,9 @@ class Profile:
         memory = numbers.get("memory_bytes", float(memory_limit))
         # The checks keep up to nine bytes for each of the device's.
         numbers["memory_bytes"] = min(memory, float(memory_limit) / 10)
-        return f"name={self.title.replace(';', ',')};" + ";".join(f"{k}={v:.0f}" for k, v in numbers.items())
+        return f"name={self.title.replace(';', ',')};" + ";".join(
+            f"{k}={v:.0f}" for k, v in numbers.items()
+        )
 
 
 def machines_dir() -> Path:
@@ -56,7 +58,7 @@ def profile_names() -> list[str]:
 
 
 def load_profile(name: str) -> Profile:
-    """The profile called ``name`` (any case). Raises ``UnknownNameError`` with the names there are."""
+    """The profile called ``name``; raises ``UnknownNameError`` with the names there are."""
     path = machines_dir() / f"{name.lower()}.toml"
     if not path.is_file() or path.parent != machines_dir():
         raise UnknownNameError("device profile", name, profile_names(), "machines/")

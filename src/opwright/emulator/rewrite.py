@@ -28,8 +28,10 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _OPEN = {"(": ")", "[": "]", "{": "}"}
-_TEXTURES = re.compile(r"tex[123]D\w*|texCubemap\w*|surf[123]D(?:read|write)\w*|cudaTextureObject_t"
-                       r"|cudaSurfaceObject_t|textureReference")
+_TEXTURES = re.compile(
+    r"tex[123]D\w*|texCubemap\w*|surf[123]D(?:read|write)\w*|cudaTextureObject_t"
+    r"|cudaSurfaceObject_t|textureReference"
+)
 _LIBRARIES = re.compile(
     r"(thrust|cub|cuda|nv|cute|cutlass)/|(cublas|cudnn|cufft|cusparse|cusolver|mma|nvrtc|npp|nvml)"
 )
@@ -40,8 +42,17 @@ _DEVICE_FUNCTIONS = {
     "memmove": "::opw::move_bytes",
     "memset": "::opw::set_bytes",
 }
-_ATTRIBUTES = {"__align__", "alignas", "__attribute__", "__launch_bounds__", "decltype",
-               "__builtin_align__", "__declspec", "__cluster_dims__", "sizeof"}
+_ATTRIBUTES = {
+    "__align__",
+    "alignas",
+    "__attribute__",
+    "__launch_bounds__",
+    "decltype",
+    "__builtin_align__",
+    "__declspec",
+    "__cluster_dims__",
+    "sizeof",
+}
 _VARIABLE_KINDS = {"__constant__": "constant", "__managed__": "managed", "__device__": "device"}
 
 
@@ -194,7 +205,9 @@ class _Rewriter:
                     self._replace(self._next(word), end, f'"{found}"')
                 elif _LIBRARIES.match(target):
                     raise UnsupportedError(
-                        self.path, self.tokens[i].line, f"the library behind <{target}> is not emulated"
+                        self.path,
+                        self.tokens[i].line,
+                        f"the library behind <{target}> is not emulated",
                     )
             return end
         if name == "define":
@@ -231,7 +244,9 @@ class _Rewriter:
         if t.text in ("try", "throw"):
             raise UnsupportedError(self.path, t.line, "device code has no exceptions")
         if _TEXTURES.fullmatch(t.text):
-            raise UnsupportedError(self.path, t.line, f"textures and surfaces ({t.text}) are not emulated")
+            raise UnsupportedError(
+                self.path, t.line, f"textures and surfaces ({t.text}) are not emulated"
+            )
         if self._text(before) in (".", "->"):
             return
         if t.text in _DEVICE_FUNCTIONS and self._text(self._next(i)) == "(":
@@ -267,9 +282,13 @@ class _Rewriter:
         device = "__global__" in words or "__device__" in words
         if not self._at_namespace and not (self.scopes and self.scopes[-1].kind == "class"):
             self.scopes.append(_Scope("block", device and "]" in code, i))
-        elif "namespace" in words or (words[:1] == ["extern"] and len(words) == 2 and "(" not in code):
+        elif "namespace" in words or (
+            words[:1] == ["extern"] and len(words) == 2 and "(" not in code
+        ):
             self.scopes.append(_Scope("namespace"))
-        elif "(" in re.sub(r"(__align__|alignas|__attribute__|__launch_bounds__)\s*\(+[^()]*\)+", "", code):
+        elif "(" in re.sub(
+            r"(__align__|alignas|__attribute__|__launch_bounds__)\s*\(+[^()]*\)+", "", code
+        ):
             self.scopes.append(_Scope("function", device, i))
             if "__global__" in words:
                 self.tokens[i].out += " ::opw::enter_kernel();"
@@ -281,7 +300,9 @@ class _Rewriter:
     def _launch(self, i: int) -> int:
         line = self.tokens[i].line
         if self._in_device:
-            raise UnsupportedError(self.path, line, "a launch from device code (dynamic parallelism) is not emulated")
+            raise UnsupportedError(
+                self.path, line, "a launch from device code (dynamic parallelism) is not emulated"
+            )
         first = self._callee(i)
         closing = i + 1
         depth = 0
@@ -301,13 +322,29 @@ class _Rewriter:
         callee = self._out(first, i).strip()
         name = self._code(first, i).replace('"', "'")
         arguments = [
-            "::opw::Zero()" if text.strip() in ("0", "NULL") else text for text in self._split(opening + 1, end)
+            "::opw::Zero()" if text.strip() in ("0", "NULL") else text
+            for text in self._split(opening + 1, end)
         ]
         configuration = self._out(i + 1, closing)
+        # A braced list has no type until a parameter gives it one: it goes straight to the kernel.
+        braced = [text.strip().startswith("{") for text in arguments]
+        if any(braced):
+            names = [f"opw_{k}" for k in range(len(arguments))]
+            parameters = ", ".join(
+                f"auto& {each}" for each, brace in zip(names, braced, strict=True) if not brace
+            )
+            passed = ", ".join(
+                text if brace else each
+                for each, text, brace in zip(names, arguments, braced, strict=True)
+            )
+        else:  # one pack, which also takes what a macro's __VA_ARGS__ stands for
+            parameters, passed = "auto&... opw_values", "opw_values..."
         call = (
             f'::opw::Launch(__FILE__, __LINE__, "{name}", {configuration}).run('
-            f"[&](auto&... opw_values) OPW_UNTRACED {{ {callee}(opw_values...); }}"
-            + "".join(f", {text}" for text in arguments)
+            f"[&]({parameters}) OPW_UNTRACED {{ {callee}({passed}); }}"
+            + "".join(
+                f", {text}" for text, brace in zip(arguments, braced, strict=True) if not brace
+            )
             + ")"
         )
         self._replace(first, end + 1, call)
@@ -338,7 +375,9 @@ class _Rewriter:
         while self._text(self._previous(j)) in ("::", "template", ".", "->"):
             before = self._previous(j)
             further = self._previous(before)
-            if self._text(before) == "::" and not (further >= 0 and self.tokens[further].kind == "name"):
+            if self._text(before) == "::" and not (
+                further >= 0 and self.tokens[further].kind == "name"
+            ):
                 return before
             if self._text(before) == "::" and self._text(further) in ("return", "else", "do"):
                 return before
@@ -384,7 +423,11 @@ class _Rewriter:
         first = i
         for j in range(i - 1, statement - 1, -1):
             if self._is_code(j):
-                if self.tokens[j].kind != "name" and self._text(j) not in ("(", ")") and self.tokens[j].kind != "number":
+                if (
+                    self.tokens[j].kind != "name"
+                    and self._text(j) not in ("(", ")")
+                    and self.tokens[j].kind != "number"
+                ):
                     break
                 first = j
         end = i
@@ -397,7 +440,9 @@ class _Rewriter:
         dynamic = any(self._text(j) == "extern" for j in range(first, end))
         declared = self._declaration(first, end)
         if declared is None:
-            raise UnsupportedError(self.path, self.tokens[i].line, "this __shared__ declaration is not understood")
+            raise UnsupportedError(
+                self.path, self.tokens[i].line, "this __shared__ declaration is not understood"
+            )
         alignment, kind, declarators = declared
         text = ""
         for pointer, name, suffix in declarators:
@@ -421,10 +466,13 @@ class _Rewriter:
         return (
             f"typedef {kind} opw_type_{name}{suffix}; static ::opw::SharedSlot opw_slot_{name}"
             f'{{"{name}", sizeof(opw_type_{name}), {align}, __FILE__, __LINE__, 0}}; '
-            f"opw_type_{name}& {name} = *static_cast<opw_type_{name}*>(::opw::shared(&opw_slot_{name}));"
+            f"opw_type_{name}& {name} = "
+            f"*static_cast<opw_type_{name}*>(::opw::shared(&opw_slot_{name}));"
         )
 
-    def _declaration(self, first: int, end: int) -> tuple[str, str, list[tuple[str, str, str]]] | None:
+    def _declaration(
+        self, first: int, end: int
+    ) -> tuple[str, str, list[tuple[str, str, str]]] | None:
         """Alignment, type, and per variable what stands before and after its name."""
         kept: list[int] = []
         alignment = ""
@@ -454,7 +502,12 @@ class _Rewriter:
             elif text in (">", ">>", ">>>"):
                 angles -= len(text)
             depth += (text in _OPEN) - (text in (")", "]", "}"))
-            if angles or depth or self.tokens[j].kind != "name" or after not in ("[", ";", ",", "=", "{"):
+            if (
+                angles
+                or depth
+                or self.tokens[j].kind != "name"
+                or after not in ("[", ";", ",", "=", "{")
+            ):
                 continue
             tagged = ("class", "struct", "union", "enum")
             if text in tagged or (after == "{" and k and self._text(kept[k - 1]) in tagged):
@@ -493,7 +546,7 @@ class _Rewriter:
         return found
 
     def _variable(self, i: int, statement: int) -> None:
-        """Announce a device variable after the ``;`` of its declaration; functions are left alone."""
+        """Announce a device variable behind its declaration; functions are left alone."""
         words = {t.text for t in self.tokens[statement:i]}
         j = i
         while j < len(self.tokens):
@@ -562,7 +615,8 @@ def rewrite(sources: Sequence[Path], include: Sequence[Path], folder: Path) -> l
     def target(path: Path) -> Path:
         path = path.absolute()
         if path not in done:
-            done[path] = folder / f"{len(done)}_{path.name}{'' if path.suffix in ('.h', '.hpp', '.cuh') else '.cpp'}"
+            suffix = "" if path.suffix in (".h", ".hpp", ".cuh") else ".cpp"
+            done[path] = folder / f"{len(done)}_{path.name}{suffix}"
             try:
                 text = path.read_text(encoding="utf-8", errors="surrogateescape")
             except OSError as error:

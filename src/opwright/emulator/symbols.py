@@ -21,16 +21,22 @@ class Frame:
 
 
 def symbolize(program: Path, addresses: Iterable[int]) -> Mapping[int, tuple[Frame, ...]]:
-    """The frames at each return address, innermost first; inlined functions have frames of their own.
+    """The frames at each return address, innermost first, those of inlined functions too.
 
     Raises ``MachineError`` when neither ``addr2line`` nor ``llvm-symbolizer`` is on the machine.
     """
     wanted = sorted({address for address in addresses if address})
     if not wanted:
         return {}
-    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line") or shutil.which("llvm-addr2line-14")
+    tool = (
+        shutil.which("addr2line")
+        or shutil.which("llvm-addr2line")
+        or shutil.which("llvm-addr2line-14")
+    )
     if tool is None:
-        raise MachineError("no addr2line: it comes with the compiler's binutils (apt install binutils)")
+        raise MachineError(
+            "no addr2line: it comes with the compiler's binutils (apt install binutils)"
+        )
     # A return address is the instruction after the call.
     text = "".join(f"{address - 1:#x}\n" for address in wanted)
     done = subprocess.run(

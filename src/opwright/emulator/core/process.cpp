@@ -1,6 +1,7 @@
 // The program's beginning, its end, and every way of ending badly.
 #include <csignal>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "grid.h"
@@ -121,9 +122,20 @@ void watch(double seconds) {
     std::_Exit(124);
 }
 
+// Of what the program itself allocates; addresses that are only reserved cost nothing.
+void limit_memory() {
+    const char* text = std::getenv("OPWRIGHT_EMULATOR_MEMORY");
+    if (!text) return;
+    const rlimit data{std::strtoull(text, nullptr, 10), std::strtoull(text, nullptr, 10)};
+    const rlimit core{0, 0};
+    setrlimit(RLIMIT_DATA, &data);
+    setrlimit(RLIMIT_CORE, &core);
+}
+
 struct Process {
     Process() {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        limit_memory();
         give_signal_stack();
         struct sigaction action{};
         action.sa_sigaction = on_signal;
