@@ -341,7 +341,7 @@ OPW_API void __tsan_atomic_thread_fence(int) {
 OPW_API void __tsan_atomic_signal_fence(int) {}
 
 // What assert() ends in.
-[[noreturn]] OPW_API void __assert_fail(const char* text, const char* file, unsigned line, const char* function) noexcept {
+OPW_API void __assert_fail(const char* text, const char* file, unsigned line, const char* function) noexcept {
     using namespace opw::core;
     if (Thread* t = device_thread()) {
         Report r;
