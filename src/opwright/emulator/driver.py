@@ -179,7 +179,7 @@ def runtime(compiler: Compiler) -> Built:
     return build(
         compiler,
         source=_HERE / "runtime.cpp",
-        flags=("-O2", "-ftls-model=initial-exec", "-pthread", "-fno-semantic-interposition"),
+        flags=("-O3", "-ftls-model=initial-exec", "-pthread", "-fno-semantic-interposition"),
         link=("-pthread",),
         kind="shared",
         include=(_HERE,),
@@ -192,8 +192,9 @@ def compile_program(
     include: Sequence[Path] = (),
     defines: Sequence[str] = (),
     compiler: Compiler | None = None,
+    traced: bool = True,
 ) -> Built:
-    """The program made of ``sources``, traced and linked with the emulator.
+    """The program made of ``sources``, linked with the emulator, every access traced or none.
 
     Several sources are compiled as one translation unit, in the order given. ``defines`` are
     ``NAME`` or ``NAME=value``. Raises ``BuildError`` with the compiler's text, which names the
@@ -213,7 +214,7 @@ def compile_program(
         if not main.is_file() or main.read_text() != text:
             main.write_text(text)
     try:
-        return _build_program(compiler, main, sources, defines, include, library)
+        return _build_program(compiler, main, sources, defines, include, library, traced)
     except BuildError as error:
         # The text already names the user's lines; the rewritten copy is nobody's business.
         names = {str(path): str(source) for path, source in zip(paths, sources, strict=True)}
@@ -232,6 +233,7 @@ def _build_program(
     defines: Sequence[str],
     include: Sequence[Path],
     library: Built,
+    traced: bool,
 ) -> Built:
     return build(
         compiler,
@@ -239,7 +241,7 @@ def _build_program(
         prelude="#include <cuda_runtime.h>\n",
         flags=(
             *_COMMON_FLAGS,
-            *_TRACE_FLAGS[compiler.kind],
+            *(_TRACE_FLAGS[compiler.kind] if traced else ("-O3",)),
             *(f"-iquote{folder}" for folder in dict.fromkeys(s.parent for s in sources)),
             *(f"-D{define}" for define in defines),
         ),
@@ -281,7 +283,9 @@ def emulate(
     ``compile_program`` raises.
     """
     profile = load_profile(device)
-    built = compile_program(sources, include=include, defines=defines, compiler=compiler)
+    built = compile_program(
+        sources, include=include, defines=defines, compiler=compiler, traced=checks
+    )
     command = _command(sources, include, defines, args, device)
     runs = [
         _run(

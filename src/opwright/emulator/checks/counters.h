@@ -45,23 +45,16 @@ public:
             w.last_site = 0;
             w.last_group = 0;
         }
+        for (uint32_t i = 0; i < b.thread_count; ++i) b.threads[i].kept[thread_counters] = &s.warps[i / warp_size].lanes[i % warp_size];
     }
     __attribute__((always_inline)) bool access(const Access& a) {
         if (a.space == Space::constant || !a.allocation) return true;
-        State& s = *states_[a.thread->block->slot];
-        if (a.site >= s.costs.size()) s.costs.resize(a.site + 64);
-        Cost& cost = s.costs[a.site];
-        if (!cost.array) {
-            cost.array = a.allocation;
-            cost.space = a.space;
-        }
-        s.warps[a.thread->linear / warp_size].lanes[a.thread->lane].push(uint64_t{a.site} << 48 | (a.address & address_mask));
+        static_cast<LaneLog*>(a.thread->kept[thread_counters])->push(uint64_t{a.site} << 48 | (a.address & address_mask));
         return true;
     }
     void warp_operation(Thread& t, uintptr_t pc) override {
         State& s = *states_[t.block->slot];
         const uint32_t number = site_at(pc, 0, 0);
-        if (number >= s.costs.size()) s.costs.resize(number + 64);
         s.warps[t.linear / warp_size].lanes[t.lane].push(uint64_t{number} << 48);
     }
     void turn_ends(Warp& w) override { merge(w); }
@@ -165,11 +158,19 @@ private:
                 }
             }
             const uint32_t together = group & log.last_group;
-            if (together && together != log.last_group) ++s.costs[log.last_site].divergent;
+            if (together && together != log.last_group && log.last_site < s.costs.size()) ++s.costs[log.last_site].divergent;
             log.last_group = group;
             log.last_site = number;
             const Site& where = site(number);
-            if (where.flags) account(s.costs[number], where, addresses, lanes, count);
+            if (!where.flags) continue;
+            if (number >= s.costs.size()) s.costs.resize(number + 64);
+            Cost& cost = s.costs[number];
+            if (!cost.array) {
+                const Access first_lane = classify(w.threads[lanes[0]], addresses[0], where.size, where.flags, number);
+                cost.array = first_lane.allocation;
+                cost.space = first_lane.space;
+            }
+            account(cost, where, addresses, lanes, count);
         }
     }
 

@@ -12,18 +12,18 @@ public:
     void allocated(Allocation& a) override {
         // What the host writes to managed and pinned memory through its libraries is not seen.
         if (a.host_may_touch()) return;
-        a.shadow[id] = zeroed<uint8_t>(words(a));
+        a.shadow[shadow_initialized] = zeroed<uint8_t>(words(a));
     }
     void freed(Allocation& a) override {
-        give_back(static_cast<uint8_t*>(a.shadow[id]), words(a));
-        a.shadow[id] = nullptr;
+        give_back(static_cast<uint8_t*>(a.shadow[shadow_initialized]), words(a));
+        a.shadow[shadow_initialized] = nullptr;
     }
     void host_wrote(Allocation& a, uintptr_t address, size_t size) override {
-        if (uint8_t* const bits = static_cast<uint8_t*>(a.shadow[id])) mark(bits, address - a.low, size);
+        if (uint8_t* const bits = static_cast<uint8_t*>(a.shadow[shadow_initialized])) mark(bits, address - a.low, size);
     }
     void device_copied(Allocation& to, uintptr_t t, Allocation& from, uintptr_t f, size_t size) override {
-        uint8_t* const target = static_cast<uint8_t*>(to.shadow[id]);
-        const uint8_t* const source = static_cast<const uint8_t*>(from.shadow[id]);
+        uint8_t* const target = static_cast<uint8_t*>(to.shadow[shadow_initialized]);
+        const uint8_t* const source = static_cast<const uint8_t*>(from.shadow[shadow_initialized]);
         if (!target) return;
         if (!source) return mark(target, t - to.low, size);
         for (size_t i = 0; i < size; ++i) {
@@ -33,16 +33,16 @@ public:
             else target[d / 4] &= static_cast<uint8_t>(~bit);
         }
     }
-    void shared_appears(Block&, Allocation& a) override { a.shadow[id] = zeroed<uint8_t>(words(a)); }
+    void shared_appears(Block&, Allocation& a) override { a.shadow[shadow_initialized] = zeroed<uint8_t>(words(a)); }
     void block_begins(Block& b) override {
         for (Allocation* a : b.shared_objects) {
-            if (a->shadow[id]) std::memset(a->shadow[id], 0, words(*a));
+            if (a->shadow[shadow_initialized]) std::memset(a->shadow[shadow_initialized], 0, words(*a));
         }
     }
 
     __attribute__((always_inline)) bool access(const Access& a) {
         if (!a.allocation) return true;
-        uint8_t* const bits = static_cast<uint8_t*>(a.allocation->shadow[id]);
+        uint8_t* const bits = static_cast<uint8_t*>(a.allocation->shadow[shadow_initialized]);
         if (!bits) return true;
         const size_t at = a.address - a.allocation->low;
         if (a.size >= 4) {

@@ -25,12 +25,12 @@ class Races final : public Observer {
 public:
     Races() { owners_ = zeroed<uint32_t>(size_t{1} << 29); }
 
-    void allocated(Allocation& a) override { a.shadow[id] = new Shadow(a.size()); }
+    void allocated(Allocation& a) override { a.shadow[shadow_races] = new Shadow(a.size()); }
     void freed(Allocation& a) override {
-        delete static_cast<Shadow*>(a.shadow[id]);
-        a.shadow[id] = nullptr;
+        delete static_cast<Shadow*>(a.shadow[shadow_races]);
+        a.shadow[shadow_races] = nullptr;
     }
-    void shared_appears(Block&, Allocation& a) override { a.shadow[id] = new Shadow(a.size()); }
+    void shared_appears(Block&, Allocation& a) override { a.shadow[shadow_races] = new Shadow(a.size()); }
 
     void launch_begins(Grid& launch) override {
         launch_ = &launch;
@@ -53,6 +53,8 @@ public:
             t.record = uint64_t{s.epoch} << 32 | uint64_t{i} << 16;
             t.fenced = false;
             t.known.clear();
+            t.block = &s;
+            b.threads[i].kept[thread_races] = &t;
         }
         for (auto& clocks : s.clocks) clocks.reset();
         s.clocks.resize(b.warps.size());
@@ -103,11 +105,10 @@ public:
 
     __attribute__((always_inline)) bool access(const Access& a) {
         if (!a.allocation) return true;
-        Shadow* const shadow = static_cast<Shadow*>(a.allocation->shadow[id]);
+        Shadow* const shadow = static_cast<Shadow*>(a.allocation->shadow[shadow_races]);
         if (!shadow) return true;
-        const Block& b = *a.thread->block;
-        BlockState& s = *states_[b.slot];
-        ThreadState& me = s.threads[a.thread->linear];
+        ThreadState& me = *static_cast<ThreadState*>(a.thread->kept[thread_races]);
+        BlockState& s = *me.block;
         if (me.pending_size) settle(me);
         const bool shared = a.space == Space::shared;
         unsigned flags = a.flags;
@@ -174,7 +175,9 @@ private:
         std::unordered_map<uint32_t, std::vector<uint32_t>> by_block;
     };
 
+    struct BlockState;
     struct ThreadState {
+        BlockState* block = nullptr;
         uint64_t record = 0;
         uintptr_t pending_address = 0;
         uint32_t pending_size = 0;

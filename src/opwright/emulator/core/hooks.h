@@ -19,7 +19,11 @@ using std::uint8_t;
 using std::uintptr_t;
 
 constexpr int warp_size = 32;
-constexpr int max_observers = 8;
+
+// Which of the pointers that the core keeps for observers is whose: constants, so that finding them
+// costs one load.
+enum ShadowSlot : int { shadow_initialized, shadow_races, shadow_slots };
+enum ThreadSlot : int { thread_races, thread_counters, thread_slots };
 
 enum class Space : uint8_t { global, shared, local, constant, other };
 
@@ -45,7 +49,7 @@ struct Allocation {
     int line = 0;
     std::string free_file;
     int free_line = 0;
-    void* shadow[max_observers] = {};  // one for each observer
+    void* shadow[shadow_slots] = {};
 
     bool host_may_touch() const { return kind == Kind::managed || kind == Kind::pinned; }
     size_t size() const { return high - low; }
@@ -93,6 +97,7 @@ struct Thread {
     int second = 0;
 
     void* fiber = nullptr;
+    void* kept[thread_slots] = {};
 };
 
 struct Warp {
@@ -164,7 +169,6 @@ std::string describe(const Grid& launch, uint64_t block, uint32_t thread);  // f
 
 class Observer {
 public:
-    int id = 0;  // its place in the shadow arrays
     virtual ~Observer() = default;
     virtual void allocated(Allocation&) {}
     virtual void freed(Allocation&) {}

@@ -171,7 +171,6 @@ Process process;
 void prepare_host_thread() { give_signal_stack(); }
 
 void add_observer(Observer* observer) {
-    observer->id = static_cast<int>(observers.all.size());
     observers.all.push_back(observer);
 }
 

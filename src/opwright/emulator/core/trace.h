@@ -55,17 +55,17 @@ public:
         low_ = image().text_low;
         all_.resize(65536);
     }
-    uint32_t number(uintptr_t pc, unsigned flags, uint32_t size) {
+    __attribute__((always_inline)) uint32_t number(uintptr_t pc, unsigned flags, uint32_t size) {
         const uintptr_t at = pc - low_;
         if (at >= size_) return 0;
         const uint16_t known = table_[at].load(std::memory_order_acquire);
-        return known ? known : add(at, pc, flags, size);
+        return __builtin_expect(known != 0, 1) ? known : add(at, pc, flags, size);
     }
     const Site& get(uint32_t index) const { return all_[index]; }
     uint32_t count() const { return count_; }
 
 private:
-    uint32_t add(uintptr_t at, uintptr_t pc, unsigned flags, uint32_t size) {
+    __attribute__((noinline, cold)) uint32_t add(uintptr_t at, uintptr_t pc, unsigned flags, uint32_t size) {
         const std::lock_guard<std::mutex> hold(mutex_);
         if (const uint16_t known = table_[at].load()) return known;
         if (count_ + 1 >= all_.size()) return 0;
