@@ -56,6 +56,13 @@ _ATTRIBUTES = {
 _VARIABLE_KINDS = {"__constant__": "constant", "__managed__": "managed", "__device__": "device"}
 
 
+# A type, then names of which one at least has brackets, and nothing given to any of them.
+_LOCAL_ARRAY = re.compile(r"[A-Za-z_][\w:<>, ]*[\w>][ *]+[A-Za-z_]\w* ?\[[^=;]*")
+_NO_DECLARATION = re.compile(
+    r"\b(?:return|goto|delete|typedef|using|static|extern|__shared__|case|throw|const|constexpr)\b"
+)
+
+
 class UnsupportedError(OpwrightError):
     """The program uses what the emulator does not have; the message starts with file and line."""
 
@@ -114,6 +121,7 @@ class _Rewriter:
                     self.scopes.pop()
                 statement = i + 1
             elif t.text == ";":
+                self._local_arrays(i, statement)
                 statement = i + 1
             i += 1
         return f'#line 1 "{self.path}"\n' + "".join(t.out for t in self.tokens)
@@ -469,6 +477,23 @@ class _Rewriter:
             f"opw_type_{name}& {name} = "
             f"*static_cast<opw_type_{name}*>(::opw::shared(&opw_slot_{name}));"
         )
+
+    def _local_arrays(self, end: int, statement: int) -> None:
+        """Announce the arrays that a statement in device code declares without a value."""
+        if not self._in_device or self.scopes[-1].kind == "class":
+            return
+        code = self._code(statement, end)
+        if not _LOCAL_ARRAY.fullmatch(code) or _NO_DECLARATION.search(code):
+            return
+        first = statement
+        while not self._is_code(first):
+            first += 1
+        declared = self._declaration(first, end)
+        for _, name, suffix in declared[2] if declared else ():
+            if "[" in suffix:
+                self.tokens[
+                    end
+                ].out += f' ::opw::LocalArray opw_local_{name}({name}, sizeof({name}), "{name}");'
 
     def _declaration(
         self, first: int, end: int

@@ -48,7 +48,7 @@ public:
         for (uint32_t i = 0; i < b.thread_count; ++i) b.threads[i].kept[thread_counters] = &s.warps[i / warp_size].lanes[i % warp_size];
     }
     __attribute__((always_inline)) bool access(const Access& a) {
-        if (a.space == Space::constant || !a.allocation) return true;
+        if (a.space == Space::constant || a.space == Space::local || !a.allocation) return true;
         static_cast<LaneLog*>(a.thread->kept[thread_counters])->push(uint64_t{a.site} << 48 | (a.address & address_mask));
         return true;
     }

@@ -1,6 +1,7 @@
 // Reads of memory that nobody wrote. One byte of shadow for four of memory: a bit for each.
 #pragma once
 
+#include <cstdlib>
 #include <cstring>
 
 #include "checks/seen.h"
@@ -34,6 +35,11 @@ public:
         }
     }
     void shared_appears(Block&, Allocation& a) override { a.shadow[shadow_initialized] = zeroed<uint8_t>(words(a)); }
+    void local_appears(Allocation& a) override {
+        void* const bits = std::realloc(a.shadow[shadow_initialized], words(a));
+        std::memset(bits, 0, words(a));
+        a.shadow[shadow_initialized] = bits;
+    }
     void block_begins(Block& b) override {
         for (Allocation* a : b.shared_objects) {
             if (a->shadow[shadow_initialized]) std::memset(a->shadow[shadow_initialized], 0, words(*a));
@@ -82,7 +88,7 @@ private:
             r.thread = describe(*a.thread);
             r.message = operation(a.flags, a.size) + " of " + a.allocation->name + " at byte " +
                         std::to_string(a.address - a.allocation->low) + ", which nobody wrote";
-            r.details = {{"array", a.allocation->name}, {"space", a.space == Space::shared ? "shared memory" : "global memory"}};
+            r.details = {{"array", a.allocation->name}, {"space", a.space == Space::shared ? "shared memory" : a.space == Space::local ? "local memory" : "global memory"}};
             return r;
         });
     }

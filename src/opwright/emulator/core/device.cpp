@@ -153,6 +153,34 @@ unsigned long long warp(WarpOperation operation, unsigned mask, unsigned long lo
     return t.value;
 }
 
+static void bound_locals(Thread& t) {
+    uintptr_t low = ~uintptr_t{0}, high = 0;
+    for (size_t i = 0; i < t.locals_alive; ++i) {
+        low = std::min(low, t.locals[i]->low);
+        high = std::max(high, t.locals[i]->high);
+    }
+    t.locals_low = t.locals_alive ? low : 0;
+    t.locals_span = t.locals_alive ? high - low : 0;
+}
+void local_begins(void* array, size_t size, const char* name) {
+    Thread* t = device_thread();
+    if (!t || !hooks.any) return;
+    if (t->locals_alive == t->locals.size()) t->locals.push_back(new Allocation);
+    Allocation& a = *t->locals[t->locals_alive++];
+    a.kind = Allocation::Kind::local;
+    a.low = address_of(array);
+    a.high = a.low + size;
+    a.name = name;
+    for (Observer* o : observers.all) o->local_appears(a);
+    bound_locals(*t);
+}
+void local_ends() noexcept {
+    Thread* t = device_thread();
+    if (!t || !t->locals_alive) return;
+    --t->locals_alive;
+    bound_locals(*t);
+}
+
 unsigned lane_index() { return here().lane; }
 long long clock() {
     // Counts upwards; what a cycle is worth is unknown here.

@@ -123,6 +123,8 @@ void start_block(RunningLaunch& launch, Slot& slot, uint64_t linear) {
         t.fiber = nullptr;
         t.spins = 0;
         t.last_pc = 0;
+        t.locals_alive = 0;
+        t.locals_low = t.locals_span = 0;
     }
     for (Warp& warp : b.warps) {
         warp.waiting = 0;

@@ -38,7 +38,7 @@ enum Flag : unsigned {
 
 // Memory that a kernel may name: a device allocation, a variable, or a block's shared array.
 struct Allocation {
-    enum class Kind : uint8_t { device, managed, pinned, variable, constant_variable, shared, dynamic_shared, heap };
+    enum class Kind : uint8_t { device, managed, pinned, variable, constant_variable, shared, dynamic_shared, heap, local };
     uintptr_t low = 0;
     uintptr_t high = 0;
     Kind kind = Kind::device;
@@ -83,6 +83,12 @@ struct Thread {
     uintptr_t stack_low = 0;
     uintptr_t stack_high = 0;
     uintptr_t last_pc = 0;      // of its latest event
+
+    // Its declared local arrays, innermost last; the objects outlive them and are used again.
+    std::vector<Allocation*> locals;
+    size_t locals_alive = 0;
+    uintptr_t locals_low = 0;
+    uintptr_t locals_span = 0;
 
     // While it waits.
     uintptr_t wait_pc = 0;
@@ -179,6 +185,7 @@ public:
     virtual void launch_ends(Grid&) {}
     virtual void block_begins(Block&) {}
     virtual void shared_appears(Block&, Allocation&) {}
+    virtual void local_appears(Allocation&) {}
     virtual void block_ends(Block&) {}
     virtual void turn_ends(Warp&) {}  // each lane has run until it waited, ended or used its turn
     virtual void fence(Thread&, Scope) {}

@@ -38,7 +38,12 @@ bool in_host_data(uintptr_t address) {
 
 void classify_other(Access& a) {
     if (stacks.contains(a.address)) {
+        const Thread& t = *a.thread;
         a.space = Space::local;
+        a.array_of_constants = a.address - t.stack_low < t.stack_high - t.stack_low;  // nothing is known against it
+        for (size_t i = 0; i < t.locals_alive; ++i) {
+            if (a.address >= t.locals[i]->low && a.address < t.locals[i]->high) a.allocation = t.locals[i];
+        }
         return;
     }
     if (Allocation* variable = variables.at(a.address)) {
@@ -59,7 +64,7 @@ namespace {
 constexpr int size_index(uint32_t size) { return size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : size == 8 ? 3 : 4; }
 
 inline __attribute__((always_inline)) bool uninteresting(const Thread& t, uintptr_t address) {
-    return address - t.stack_low < t.stack_high - t.stack_low;
+    return address - t.stack_low < t.stack_high - t.stack_low && address - t.locals_low >= t.locals_span;
 }
 
 }  // namespace

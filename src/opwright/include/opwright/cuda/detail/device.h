@@ -68,6 +68,18 @@ OPW_API __attribute__((pure)) void* shared(SharedSlot* slot);
 OPW_API __attribute__((const)) void* dynamic_shared() noexcept;
 OPW_API unsigned dynamic_shared_size();
 
+// An array in a thread's local memory, announced behind its declaration. Knowing of it keeps the
+// array in memory, so that reads of elements that nobody wrote can be seen.
+OPW_API void local_begins(void* array, std::size_t size, const char* name);
+OPW_API void local_ends() noexcept;
+struct LocalArray {
+    LocalArray(const LocalArray&) = delete;
+    LocalArray(volatile void* array, std::size_t size, const char* name) {
+        local_begins(const_cast<void*>(array), size, name);
+    }
+    ~LocalArray() { local_ends(); }
+};
+
 enum class WarpOperation : int {
     sync, active, shuffle, shuffle_up, shuffle_down, shuffle_xor, ballot, all, any, match_any,
     match_all, add, min, max, min_signed, max_signed, bit_and, bit_or, bit_xor
