@@ -59,7 +59,7 @@ def test_what_device_code_may_not_use(tmp_path: Path, line: str, feature: str) -
 
 
 def test_a_library_that_is_not_emulated(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="<cublas_v2.h> is not emulated"):
+    with pytest.raises(UnsupportedError, match=r"<cublas_v2\.h> is not emulated"):
         rewritten(tmp_path, "#include <cublas_v2.h>\n")
 
 

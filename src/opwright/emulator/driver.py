@@ -179,7 +179,7 @@ def runtime(compiler: Compiler) -> Built:
     return build(
         compiler,
         source=_HERE / "runtime.cpp",
-        flags=("-O3", "-ftls-model=initial-exec", "-pthread", "-fno-semantic-interposition"),
+        flags=("-O2", "-g1", "-ftls-model=initial-exec", "-pthread", "-fno-semantic-interposition"),
         link=("-pthread",),
         kind="shared",
         include=(_HERE,),

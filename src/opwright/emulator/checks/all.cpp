@@ -24,12 +24,15 @@ template <bool counted, uint32_t size, unsigned flags> bool plain(Thread& t, uin
 template <bool counted> bool any(Thread& t, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) {
     return check<counted>(classify(t, address, size, flags, sites.number(pc, flags, size)));
 }
+// Floats and doubles are what most kernels move; the rest shares one function.
 template <bool counted> AccessHooks all_hooks() {
-    return {{plain<counted, 1, is_read>, plain<counted, 2, is_read>, plain<counted, 4, is_read>, plain<counted, 8, is_read>,
-             plain<counted, 16, is_read>},
-            {plain<counted, 1, is_write>, plain<counted, 2, is_write>, plain<counted, 4, is_write>, plain<counted, 8, is_write>,
-             plain<counted, 16, is_write>},
-            any<counted>};
+    AccessHooks h;
+    h.read[2] = plain<counted, 4, is_read>;
+    h.read[3] = plain<counted, 8, is_read>;
+    h.write[2] = plain<counted, 4, is_write>;
+    h.write[3] = plain<counted, 8, is_write>;
+    h.any = any<counted>;
+    return h;
 }
 
 }  // namespace

@@ -204,9 +204,9 @@ public:
 };
 
 void add_observer(Observer* observer);
-// Asked before every access; false stops the thread. One function for all checks together and for
-// each size of a plain access (1, 2, 4, 8, 16 bytes), so that a compiler makes one straight piece of
-// code of them; null when nobody looks.
+// Asked before every access; false stops the thread. One function for all checks together, so that a
+// compiler makes one straight piece of code of them, and one more for each size of a plain access
+// (1, 2, 4, 8, 16 bytes) that deserves it. Null when nobody looks.
 struct AccessHooks {
     bool (*read[5])(Thread&, uintptr_t address, uintptr_t pc) = {};
     bool (*write[5])(Thread&, uintptr_t address, uintptr_t pc) = {};

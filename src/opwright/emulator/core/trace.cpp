@@ -91,7 +91,7 @@ inline __attribute__((always_inline)) void traced_plain(void* place, void* retur
     t.last_pc = pc;
     if (uninteresting(t, address)) return;
     const auto hook = (flags & is_write ? hooks.write : hooks.read)[size_index(size)];
-    if (hook && !hook(t, address, pc)) stop_here(t);
+    if (hook ? !hook(t, address, pc) : hooks.any && !hooks.any(t, address, size, flags, pc)) stop_here(t);
     if (--t.budget <= 0) give_way(t);
 }
 
