@@ -6,7 +6,7 @@ import pytest
 from emulated import Program
 
 
-@pytest.mark.parametrize(("seed", "workers"), [(0, 2), (0, 1), (5, 2)])
+@pytest.mark.parametrize(("seed", "workers"), [(0, 2), (0, 1), (5, 2), (6, 1), (7, 2)])
 def test_a_program_that_uses_everything(features: Program, seed: int, workers: int) -> None:
     run = features.run(seed=seed, workers=workers)
     printed = run.stdout.splitlines()

@@ -225,6 +225,46 @@ __global__ void chained_scan(const int* in, int* out, volatile int* sums, volati
         out[blockIdx.x] = before + in[blockIdx.x];
     }
 }
+__device__ unsigned waiting = 0;
+__device__ volatile unsigned generation = 0;
+__device__ void barrier_of_the_grid() {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        unsigned mine = generation;
+        __threadfence();
+        if (atomicAdd(&waiting, 1) == gridDim.x - 1) {
+            waiting = 0;
+            __threadfence();
+            generation = mine + 1;
+        } else {
+            while (generation == mine) {}
+        }
+        __threadfence();
+    }
+    __syncthreads();
+}
+__global__ void reverse_by_hand(int* data, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    data[i] = i;
+    barrier_of_the_grid();
+    int other = data[n - 1 - i];
+    barrier_of_the_grid();
+    data[i] = other;
+}
+__global__ void look_back(const int* in, int* out, int* ready, int* values) {
+    if (threadIdx.x == 0) {
+        values[blockIdx.x] = in[blockIdx.x];
+        __threadfence();
+        atomicExch(&ready[blockIdx.x], 1);
+        int sum = in[blockIdx.x];
+        for (int b = blockIdx.x - 1; b >= 0; --b) {
+            while (atomicAdd(&ready[b], 0) == 0) {}
+            __threadfence();
+            sum += values[b];
+        }
+        out[blockIdx.x] = sum;
+    }
+}
 __global__ void warp_reduce_shared(int* out) {
     __shared__ int data[32];
     int lane = threadIdx.x;
@@ -342,6 +382,11 @@ int main() {
         Managed<int> sums(64), flags(64), scanned(64);
         chained_scan<<<64, 32>>>(data, scanned, sums, flags);
         expect("chain", scanned[63], 64 * 1023 - 63 * 32);
+        reverse_by_hand<<<8, 64>>>(data, 512);
+        expect("barrier by hand", data[1], 510);
+        std::memset(flags.data, 0, 64 * sizeof(int));
+        look_back<<<32, 32>>>(data, scanned, flags, sums);
+        expect("look back", scanned[31], 32 * 511 - 31 * 16);
         warp_reduce_shared<<<1, 32>>>(sum);
         expect("warp in shared memory", sum[0], 496);
     }

@@ -53,6 +53,7 @@ public:
             t.record = uint64_t{s.epoch} << 32 | uint64_t{i} << 16;
             t.fenced = false;
             t.known.clear();
+            t.listening = 0;
             t.block = &s;
             b.threads[i].kept[thread_races] = &t;
         }
@@ -66,6 +67,7 @@ public:
         for (uint32_t i = 0; i < b.thread_count; ++i) {
             ThreadState& t = s.threads[i];
             t.record = uint64_t{s.epoch} << 32 | uint64_t{i} << 16;
+            listen(t);
             for (const Knowledge& k : t.known) learn(s.known, k);
             t.known.clear();
         }
@@ -98,6 +100,7 @@ public:
         me.fence_block_only = scope == Scope::block;
         me.fence_epoch = s.epoch;
         me.fence_clock = me.record >> 26;
+        listen(me);
         me.fence_known = s.known;
         for (const Knowledge& k : me.known) learn(me.fence_known, k);
         step(s, me);
@@ -188,6 +191,7 @@ private:
         uint64_t fence_clock = 0;
         std::vector<Knowledge> fence_known;
         std::vector<Knowledge> known;
+        uintptr_t listening = 0;  // where it last read atomically
     };
     struct Clocks {
         uint64_t of[warp_size][warp_size] = {};
@@ -242,6 +246,8 @@ private:
     // An atomic or volatile access passes on what was known at the last fence, and learns what others passed on.
     void exchange_knowledge(const Access& a, BlockState& s, ThreadState& me) {
         const bool gives = me.fenced && (a.flags & is_write);
+        if (me.listening && me.listening != a.address) listen(me);
+        if (a.flags & is_read) me.listening = a.address;
         if (!gives && !used_.load(std::memory_order_relaxed)) return;
         const std::lock_guard<std::mutex> hold(mutex_);
         auto place = channels_.find(a.address);
@@ -260,6 +266,15 @@ private:
         }
         c.by_block[s.linear].push_back(static_cast<uint32_t>(c.log.size()));
         c.log.push_back({s.linear, me.fence_epoch, thread, me.fence_clock, me.fence_block_only, me.fence_known});
+    }
+
+    // The value that an atomic read is about to deliver may be written, by another host thread, after
+    // the read was seen here: what came with it is learned once the reader goes on.
+    void listen(ThreadState& me) {
+        if (!me.listening || !used_.load(std::memory_order_relaxed)) return;
+        const std::lock_guard<std::mutex> hold(mutex_);
+        const auto place = channels_.find(me.listening);
+        if (place != channels_.end()) learn(me.known, {place->second.get(), static_cast<uint32_t>(place->second->log.size())});
     }
 
     // Whether what somebody did is among the knowledge; `depth` bounds chains of messages.
@@ -295,6 +310,7 @@ private:
 
     bool told(BlockState& s, ThreadState& me, uint64_t record, uint32_t owner) {
         if (!used_.load(std::memory_order_relaxed)) return false;
+        listen(me);
         const std::lock_guard<std::mutex> hold(mutex_);
         std::vector<std::pair<const Channel*, uint32_t>> visited;
         return told(me.known, record, owner, s.linear, 64, visited) || told(s.known, record, owner, s.linear, 64, visited);

@@ -73,13 +73,14 @@ inline __attribute__((always_inline)) bool uninteresting(const Thread& t, uintpt
 void event(Thread& t, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) {
     t.last_pc = pc;
     if (uninteresting(t, address)) return;
-    if (hooks.any && !hooks.any(t, address, size, flags, pc)) stop_here(t);
+    // Before the access is looked at: what is seen and what is then done are one step for other fibers.
+    if (t.budget <= 0) give_way(t);
     t.budget -= 1;
     if (flags & (is_atomic | is_volatile)) {
         t.budget -= waiting_cost;
         ++t.spins;
     }
-    if (t.budget <= 0) give_way(t);
+    if (hooks.any && !hooks.any(t, address, size, flags, pc)) stop_here(t);
 }
 
 template <uint32_t size, unsigned flags>
@@ -90,9 +91,9 @@ inline __attribute__((always_inline)) void traced_plain(void* place, void* retur
     Thread& t = *w->current;
     t.last_pc = pc;
     if (uninteresting(t, address)) return;
+    if (--t.budget <= 0) give_way(t);
     const auto hook = (flags & is_write ? hooks.write : hooks.read)[size_index(size)];
     if (hook ? !hook(t, address, pc) : hooks.any && !hooks.any(t, address, size, flags, pc)) stop_here(t);
-    if (--t.budget <= 0) give_way(t);
 }
 
 void traced(void* address, uint32_t size, unsigned flags, void* pc) {
