@@ -33,8 +33,9 @@ RIGHT = HEAD + "    for (int64_t i = 0; i < n; ++i) out[i] = a[i] + b[i];\n}\n"
 PARALLEL = (
     HEAD
     + """
+    const int64_t granted = opw::threads();
     opw::parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) out[i] = a[i] + b[i];
+        for (int64_t i = begin; i < end; ++i) out[i] = mode ? T(granted) : a[i] + b[i];
     });
 }
 """

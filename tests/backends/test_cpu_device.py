@@ -201,6 +201,9 @@ def test_a17_work_is_cut_by_the_threads_granted(parallel: Artifact) -> None:
         outcome = run(device, parallel, buffers, N, threads=8)
         assert outcome.fault is None
         np.testing.assert_array_equal(outcome.output, a + b)
+        for asked, granted in ((1, 1), (2, 2), (8, 2)):
+            outcome = run(device, parallel, buffers, N, mode=1, threads=asked)
+            np.testing.assert_array_equal(outcome.output, np.full(N, granted))
 
 
 def test_a17_work_cut_by_the_threads_asked_for_leaves_poison(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from kernels import HEAD, RIGHT, build, operands, run, upload
 
 from opwright.backends.base import Artifact, Device, Placement
 from opwright.backends.cpu import CpuBackend
+from opwright.backends.cpu.device import CpuDevice
 
 N = 100  # 400 bytes: neither whole pages nor a multiple of 64
 
@@ -48,6 +50,10 @@ __attribute__((noinline)) int deep(int levels) {
     frame[0] = static_cast<char>(levels);
     return levels == 0 ? 0 : deep(levels - 1) + frame[0];
 }
+template <int Size> __attribute__((noinline)) void wide() {
+    volatile char frame[Size];
+    frame[Size / 2] = 1;
+}
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 const void* unaligned(float* p) {
     return reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(p) / 16 * 16) + 4;
@@ -58,7 +64,10 @@ void in_pool(void (*what)(const float*), const float* p) {
     static volatile bool done;
     done = false;
     opw::parallel_for(2, 1, [&](int64_t begin, int64_t) {
-        if (begin == 0) for (int i = 0; i < 5000 && !done; ++i) sleep_ms(1);
+        for (int i = 0; begin == 0 && !done; ++i) {
+            if (i == 5000) throw std::logic_error("no other thread came");
+            sleep_ms(1);
+        }
         if (begin == 1) { done = true; what(p); }
     });
 }
@@ -91,6 +100,8 @@ template <class What> void each_descriptor(What what) {
     case 18: asm volatile("movaps (%0), %%xmm0" ::"r"(unaligned(out)) : "xmm0"); break;
     case 19: asm volatile("movups (%0), %%xmm0" ::"r"(unaligned(out)) : "xmm0"); break;
 #endif
+    case 28: wide<(96 << 20)>(); break;
+    case 29: wide<(1 << 20)>(); break;
     case 20: std::abort();
     case 21: throw std::runtime_error("no such tile");
     case 22: throw 42;
@@ -229,6 +240,7 @@ CRASHES = [
     (11, "crash", "SIGSEGV: write through a null pointer .address 0x10"),
     (12, "crash", "SIGSEGV: read at address 0x123456789000, far from every array"),
     (13, "crash", "stack overflow"),
+    (28, "crash", "stack overflow"),
     (15, "crash", "SIGFPE: integer division by zero"),
     (17, "crash", "SIGILL"),
     (18, "crash", "misaligned address"),
@@ -265,11 +277,18 @@ def test_ends_of_the_process(
     assert re.search(message, found.message), found.message
 
 
-# Deep but finite recursion, a division, an unaligned load that may be, exceptions that are caught,
-# a child process that ends, one that returns out of the kernel, accesses in pool threads.
-@pytest.mark.parametrize("mode", [14, 16, 19, 23, 27, 33, 35, 42, 53, 61, 71, 72])
+# Deep but finite recursion and a large frame, a division, an unaligned load that may be, exceptions
+# that are caught, a child process that ends, one that returns out of the kernel, accesses in pool
+# threads.
+@pytest.mark.parametrize("mode", [14, 16, 19, 23, 27, 29, 33, 35, 42, 53, 61, 71, 72])
 def test_look_alikes_are_no_faults(device: Device, bad: Artifact, mode: int) -> None:
     assert look(device, bad, mode, threads=2, watch_ms=50) is None
+
+
+def test_threads_that_sleep_are_woken(device: Device, bad: Artifact) -> None:
+    for _ in range(2):
+        assert look(device, bad, 42, threads=2) is None
+        time.sleep(0.1)
 
 
 def test_a_write_after_the_return_is_found(device: Device, bad: Artifact) -> None:
@@ -280,6 +299,9 @@ def test_a_write_after_the_return_is_found(device: Device, bad: Artifact) -> Non
     assert outcome.fault.kind == "late-write"
     assert "within 100 ms after the kernel had returned" in outcome.fault.message
     assert re.search(r"the first at byte 1[2-5]$", outcome.fault.message)
+    # The thread that wrote may write again, so its process is ended.
+    assert isinstance(device, CpuDevice)
+    assert device.pid is None
     # The output is the one that the kernel had left when it returned.
     np.testing.assert_array_equal(outcome.output, a + b)
     assert run(device, bad, buffers, N, watch_ms=50).fault is None

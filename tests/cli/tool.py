@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from operators import SIGNATURE, affine
+from opwright.backends.base import Ceiling
+from opwright.backends.registry import backend_named
+from opwright.bench.ceilings import Ceilings, save
 from opwright.catalog.find import Target
 from opwright.cli import main
+from opwright.toolchain.paths import home
 
 ENVELOPE = {"opwright", "command", "exit_code", "data", "findings", "error"}
 PROGRAM = (sys.executable, "-c", "from opwright.cli import main; main(prog_name='opwright')")
@@ -85,6 +90,25 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def keep_ceilings() -> None:
+    """Ceilings that no kernel reaches, so that no test has to measure them: that takes a minute."""
+    machine = backend_named("cpu").probe().fingerprint
+    fast = [Ceiling(name, 1e6, "GB/s", 1) for name in ("read", "copy")]
+    fast += [Ceiling(f"fma {dtype}", 1e6, "GFLOP/s", 1) for dtype in ("f32", "f64")]
+    save(Ceilings(machine, tuple(fast), "2026-01-01T00:00:00+00:00"))
+
+
+def empty_history(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make ``folder`` the home: its history is empty, what was built is shared."""
+    shared = home() / "cache"
+    shared.mkdir(parents=True, exist_ok=True)
+    folder.mkdir()
+    (folder / "cache").symlink_to(shared)
+    monkeypatch.setenv("OPWRIGHT_HOME", str(folder))
+    keep_ceilings()
+    return folder
 
 
 def plain(body: str, head: str = "") -> str:

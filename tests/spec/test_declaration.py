@@ -137,8 +137,9 @@ def test_annotations_may_be_text_and_use_local_names(tmp_path: Path, future: boo
     )
 
 
+@pytest.mark.parametrize("file", ["<stdin>", "/no/such/folder/ipykernel_7/1.py"])
 def test_declared_at_a_prompt_kernels_are_in_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cpu_v1.cpp").write_text("")
@@ -151,7 +152,7 @@ def test_declared_at_a_prompt_kernels_are_in_the_working_directory(
         """
     )
     names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(HEADER + source, "<stdin>", "exec", dont_inherit=True), names)
+    exec(compile(HEADER + source, file, "exec", dont_inherit=True), names)
     assert names["typed"].rows[0].path == tmp_path / "cpu_v1.cpp"
 
 

@@ -524,6 +524,7 @@ MOVES: dict[str, Callable[[Any], Any]] = {
     "roll": lambda x: np.roll(np.flip(x, 0), 1, axis=-1),
     "lower triangle": np.tril,
     "pad": lambda x: np.pad(x, 1, constant_values=-np.inf).max(axis=0),
+    "pad with a number": lambda x: np.pad(x, 1, constant_values=5.0),
     "take": lambda x: np.take(x, [0, 2, 0], axis=1),
     "mask": lambda x: np.where(np.arange(8) < 5, x, -np.inf),
     "select": lambda x: np.select([x < 0, x > 1], [-x, x], 0.5),
@@ -630,6 +631,35 @@ def test_a_branch_that_rounding_may_decide() -> None:
 
     reference, allowed = bound(indexed, x)
     assert allowed.limit[2] < 1e-6
+
+
+def test_errors_as_large_as_what_they_are_in() -> None:
+    """First order is not enough where an argument is mostly error."""
+    x = np.array([1000.0, 1000.0], np.float32)
+    y = np.array([999.9999, 999.99], np.float32)
+
+    def quotient(x: Any, y: Any) -> Any:
+        return 1 / (x * 1.1 - y * 1.1)
+
+    # A divisor of 1.3e-4, give or take 2.6e-4: any quotient may come out. Of 0.011: 1 in 40.
+    reference, allowed = bound(quotient, x, y)
+    assert allowed.limit[0] == math.inf
+    assert 0.01 < allowed.limit[1] / reference[1] < 0.1
+
+    def steep(x: Any, y: Any) -> Any:
+        return np.exp((x * 1.1 - y * 1.1) * 4e4)
+
+    # exp(5.4 +- 10) reaches exp(15.8), 400 times what the slope at 5.4 says.
+    reference, allowed = bound(steep, x[:1], y[:1])
+    assert allowed.limit > 1e6
+
+
+def test_float64_allows_for_the_oracles_own_rounding() -> None:
+    """Oracle and kernel may each be off by the whole bound, in opposite directions."""
+    a, b = made(0, [(1, 30), (30, 1)], "normal", np.float64)
+    _, single = bound(matmul, a, b)
+    _, double = bound(matmul, a, b, output=F64, compute=F64)
+    assert double.limit == pytest.approx(2 * single.limit * 2.0**-53 / 2.0**-24, abs=0)
 
 
 def test_sign_and_steps_at_a_rounded_argument() -> None:
@@ -860,9 +890,9 @@ def test_a_declared_tolerance_is_its_formula() -> None:
     sums = 10 * (2.0**-24 * terms + 2.0**-149)
     # Half an ulp of float32 at 1.2e-6, just above 1, and 1000.
     stored = 0.5 * np.array([2.0**-43, 2.0**-23, 2.0**-14])
-    assert allowed.limit == pytest.approx(sums + stored, rel=1e-12)
+    assert allowed.limit == pytest.approx(sums + stored, rel=1e-12, abs=0)
     allowed = declared_bound(terms, 0, 2, reference, BF16, F32)
-    assert allowed.limit == pytest.approx([2 * 2.0**-133, 2 * 2.0**-7, 2 * 4.0])
+    assert allowed.limit == pytest.approx([2 * 2.0**-133, 2 * 2.0**-7, 2 * 4.0], abs=0)
 
 
 FLOAT_DTYPES = [F32, F64, BF16, F16]

@@ -192,8 +192,9 @@ def measure(
     verified: Sequence[KernelReport] = (),
     budget: float = BUDGET,
     progress: Progress | None = None,
+    done: Callable[[Table], None] | None = None,
 ) -> list[Table]:
-    """One table for each of ``setups``.
+    """One table for each of ``setups``; ``done`` is told of each as soon as it is there.
 
     A kernel is timed only after it was verified on the setup's own inputs, and on the case matrix
     (in ``verified``, earlier on this machine, or now); one that fails is in the table without a
@@ -203,7 +204,12 @@ def measure(
     """
     check_fit(spec, kernels, setups)
     checked = _Checked(spec, reference, params or {}, verified, progress)
-    return [_table(spec, kernels, setup, ceilings, checked, budget, progress) for setup in setups]
+    tables: list[Table] = []
+    for setup in setups:
+        tables.append(_table(spec, kernels, setup, ceilings, checked, budget, progress))
+        if done is not None:
+            done(tables[-1])
+    return tables
 
 
 def check_fit(spec: OperatorSpec, kernels: Sequence[Kernel], setups: Sequence[Setup]) -> None:

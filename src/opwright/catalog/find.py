@@ -145,4 +145,4 @@ def reference(spec: OperatorSpec) -> str:
         return spec.name
     folder = Path(os.path.relpath(spec.folder))
     shown = spec.folder if ".." in folder.parts else folder
-    return str(shown) if shown.is_absolute() else f"./{shown}"
+    return str(shown) if shown.is_absolute() or shown == Path() else f"./{shown}"

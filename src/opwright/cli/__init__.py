@@ -17,6 +17,10 @@ COMMANDS = {
     "verify": "Check kernels against the float64 oracle, case by case.",
     "bench": "Measure verified kernels beside the framework's own operator.",
     "emulate": "Run a whole CUDA program with no GPU, and say what it does wrong.",
+    "audit": "Where a model's time goes, and which operators left the device asked for.",
+    "check-torch": "Whether an operator behaves in torch as torch's own do: one verdict.",
+    "ship": "A library of operators that stands on its own, for C, C++ and Python.",
+    "check": "The deployment checklist for such a library, item by item.",
     "history": "Earlier runs and their results.",
     "compare": "Faster, slower, or cannot tell: one run against another.",
     "restore": "Bring an earlier version of a kernel's source back.",
@@ -34,7 +38,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"opwright.cli.{cmd_name}")
+        module = importlib.import_module(f"opwright.cli.{cmd_name.replace('-', '_')}")
         command = module.command
         assert isinstance(command, click.Command)
         return command

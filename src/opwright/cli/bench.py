@@ -15,7 +15,7 @@ from opwright.cli import common
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
 from opwright.spec.dtypes import DType
-from opwright.spec.errors import MachineError
+from opwright.spec.errors import MachineError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.verify.engine import Report
@@ -25,6 +25,7 @@ from opwright.verify.engine import Report
 @click.argument("targets", nargs=-1, required=True, metavar="OPERATOR[/KERNEL]...")
 @click.option("--dtype", help="Element type (default: the operator's first).")
 @click.option("--shape", multiple=True, help="Sizes, as m=127,n=8191,k=63; may be repeated.")
+@click.option("--shapes-from", metavar="AUDIT", help="Shapes of a file of 'opwright audit --save'.")
 @click.option("--attr", multiple=True, help="Attribute NAME=VALUE.")
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
 @click.option("--threads", default="1", help="Numbers of threads, as 1,2.")
@@ -36,6 +37,7 @@ def command(
     targets: Sequence[str],
     dtype: str | None,
     shape: Sequence[str],
+    shapes_from: str | None,
     attr: Sequence[str],
     param: Sequence[str],
     threads: str,
@@ -51,10 +53,25 @@ def command(
     from opwright.bench.measure import check_fit, measure
     from opwright.cli.verify import of_backend, params_of
 
+    if shape and shapes_from is not None:
+        raise UsageError("--shape and --shapes-from both choose the shapes: give one")
     caches = common.several(cache, "--cache", ("cold", "warm"))
     for target in [of_backend(find(text), backend) for text in targets]:
-        setups = setups_of(target.spec, dtype, shape, attr, common.thread_counts(threads), caches)
+        counts = common.thread_counts(threads)
+        calls: dict[str, int] = {}
+        if shapes_from is None:
+            setups = setups_of(target.spec, dtype, shape, attr, counts, caches)
+        else:
+            chosen = common.dtypes_of(target.spec, dtype) or target.spec.signature.choices()
+            used = common.used_shapes(target.spec, shapes_from, chosen)
+            setups = []
+            for one in used:
+                given = short_dtypes(one.dtypes) or None
+                own = setups_of(target.spec, given, [one.shape], attr, counts, caches)
+                setups += own
+                calls |= dict.fromkeys([str(s.case) for s in own], one.calls)
         params = params_of(target, param)
+        recorder = Recorder(target, params)
         check_fit(target.spec, target.kernels, setups)  # before the ceilings, which take a while
         with common.progress_bar() as progress:
             ceilings = ceilings_for(target.kernels, progress)
@@ -67,8 +84,37 @@ def command(
                 params=params,
                 budget=budget,
                 progress=progress,
+                done=recorder,
             )
-        report(output, target, tables, params)
+        report(output, target, tables, recorder.run)
+        if calls:
+            output.say(weighted(tables, calls))
+
+
+def weighted(tables: Sequence[Table], calls: Mapping[str, int]) -> str:
+    """The time of all calls of a model together, by kernel, beside the witness's."""
+    from opwright.cli.tables import duration
+
+    timed: dict[tuple[int, str], list[dict[str, float]]] = {}
+    for table in tables:
+        count = calls[str(table.setup.case)]
+        times = {r.kernel.name: r.summary.median for r in table.rows if r.summary is not None}
+        if table.witness_summary is not None:
+            times[table.witness] = table.witness_summary.median
+        setup = (table.setup.threads, table.setup.cache)
+        timed.setdefault(setup, []).append({name: count * t for name, t in times.items()})
+    # A kernel without a time at some shape has no time for all the calls.
+    totals = {
+        setup: {
+            name: sum(t[name] for t in every) for name in every[0] if all(name in t for t in every)
+        }
+        for setup, every in timed.items()
+    }
+    return "\n".join(
+        f"all calls together, {threads} thread{'' if threads == 1 else 's'}, {cache} cache: "
+        + ", ".join(f"{name} {duration(time)}" for name, time in total.items())
+        for (threads, cache), total in totals.items()
+    )
 
 
 def setups_of(
@@ -122,10 +168,10 @@ def report(
     output: common.Output,
     target: Target,
     tables: Sequence[Table],
-    params: Mapping[str, int],
+    run: int,
     verified: Report | None = None,
 ) -> None:
-    """Print and record ``tables``; sets the exit code to 1 where something was found.
+    """Print ``tables``, recorded as ``run``; sets the exit code to 1 where something was found.
 
     With ``verified`` the tables show what held in the case matrix and its findings are reported
     too.
@@ -140,7 +186,6 @@ def report(
         raise MachineError(
             f"nothing of {target.reference} can run on this machine: {'; '.join(reasons)}"
         )
-    run = record(target, tables, params)
     for table in tables:
         output.say(heading(target, table))
         output.say(ladder(table, verified.kernels if verified else ()))
@@ -180,6 +225,13 @@ def footnote(table: Table) -> str:
             f"{table.witness}: {duration(table.witness_summary.median)}; the same kernel against "
             f"itself differs by {100 * table.noise:.1f}% here (noise)"
         )
+    starts = [
+        f"{r.kernel.name} {r.report.artifact.seconds:.1f} s, {duration(r.samples.first)}"
+        for r in table.rows
+        if r.report.artifact and r.samples
+    ]
+    if starts:
+        lines.append(f"build, first call: {'; '.join(starts)}")
     lines += [f"{r.kernel.name}: {r.verdict}: {r.reason}" for r in table.rows if r.reason]
     lines += [
         f"{r.kernel.name}: {r.judgement.warning}"
@@ -189,21 +241,32 @@ def footnote(table: Table) -> str:
     return "\n".join(lines)
 
 
-def record(target: Target, tables: Sequence[Table], params: Mapping[str, int]) -> int:
-    """Write ``tables`` to the history as one run and return its number."""
-    from opwright.backends.registry import backend_named
+class Recorder:
+    """Writes each table to the history as soon as it is measured, all of them as one run.
 
-    spec = target.spec
-    probe = backend_named("cpu").probe()
-    with common.history() as history:
-        run = history.start_run(
-            common.command_line(), probe.fingerprint, {"device": probe.device, **probe.details}
-        )
-        for table in tables:
+    ``run`` is the run's number, 0 while there is nothing to record.
+    """
+
+    def __init__(self, target: Target, params: Mapping[str, int]) -> None:
+        self.run = 0
+        self._target = target
+        self._params = params
+
+    def __call__(self, table: Table) -> None:
+        """Record one table."""
+        from opwright.backends.registry import backend_named
+
+        spec = self._target.spec
+        if all(row.verdict == "not-run" for row in table.rows):
+            return
+        with common.history() as history:
+            if not self.run:
+                probe = backend_named("cpu").probe()
+                facts = {"device": probe.device, **probe.details}
+                self.run = history.start_run(common.command_line(), probe.fingerprint, facts)
             for row in table.rows:
                 source = _kept(history, row)
-                history.add_result(run, _result(spec, table, row, source, params))
-    return run
+                history.add_result(self.run, _result(spec, table, row, source, self._params))
 
 
 def _kept(history: History, row: Row) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,14 +15,15 @@ import click
 
 from opwright.cli import INTERRUPTED
 from opwright.spec.dtypes import DType
-from opwright.spec.errors import OpwrightError, UsageError
+from opwright.spec.errors import NothingSelectedError, OpwrightError, UsageError
 from opwright.spec.operator import OperatorSpec, parse_dtypes
 
 if TYPE_CHECKING:
+    from opwright.catalog.shapes import Used
     from opwright.history.store import History
 
-# Wide enough for the ladder where stdout is a file or a pipe, whose width nobody knows.
-PIPE_WIDTH = 160
+# Where stdout is a file or a pipe, each row of a table is one line.
+PIPE_WIDTH = 400
 
 
 class Output:
@@ -45,17 +45,24 @@ class Output:
     def _console(self) -> Any:
         from rich.console import Console
 
-        # Where COLUMNS is no width (0, say) it counts as not given.
-        columns = os.environ.get("COLUMNS", "")
-        known = self._stdout.isatty() or (columns.isdecimal() and int(columns) > 0)
-        return Console(file=self._stdout, width=None if known else PIPE_WIDTH)
+        return Console(file=self._stdout, width=None if self._stdout.isatty() else PIPE_WIDTH)
 
     def say(self, text: Any = "") -> None:
-        """Print ``text`` (a string or a rich renderable) on stdout, but not beside JSON."""
-        if not self.as_json:
-            self._console.print(
-                text, highlight=False, markup=False, soft_wrap=isinstance(text, str)
-            )
+        """Print ``text`` (a string or a rich renderable) on stdout, but not beside JSON.
+
+        A table that does not fit the terminal is as wide as it has to be: nothing in it is lost.
+        """
+        if self.as_json:
+            return
+        if isinstance(text, str):
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            return
+        from rich.measure import Measurement
+
+        unbounded = self._console.options.update(width=10_000)
+        needed = Measurement.get(self._console, unbounded, text).minimum
+        width = max(self._console.width, needed)
+        self._console.print(text, highlight=False, markup=False, width=width, crop=False)
 
     def write(self, text: str) -> None:
         """Put ``text``, a document for another program, on stdout as it is."""
@@ -99,7 +106,7 @@ def history() -> Iterator[History]:
 
 def command(function: Callable[..., None]) -> click.Command:
     """A command whose first argument is its ``Output``; errors become messages and exit codes."""
-    name = function.__module__.rpartition(".")[2]
+    name = function.__module__.rpartition(".")[2].replace("_", "-")
 
     @functools.wraps(function)
     def run(*args: Any, as_json: bool, **kwargs: Any) -> None:
@@ -148,12 +155,18 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, total, text: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -163,6 +176,18 @@ def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
             bar.update(task, completed=done, total=total or None, description=text)
 
         yield show
+
+
+def used_shapes(
+    spec: OperatorSpec, text: str | None, dtypes: Sequence[Mapping[str, DType]]
+) -> list[Used]:
+    """What ``--shapes-from`` selects for these element types, most calls first."""
+    from opwright.catalog.shapes import shapes_from
+
+    used = [u for u in shapes_from(text or "", spec) if u.dtypes in dtypes]
+    if not used:
+        raise NothingSelectedError(f"{text}: no call of {spec.name} with the element type chosen")
+    return used
 
 
 def dtypes_of(spec: OperatorSpec, text: str | None) -> list[Mapping[str, DType]] | None:

@@ -47,6 +47,7 @@ def command(
     output.say(f"\n{found.reference}: verified in {verified.seconds:.0f} s")
     output.say(verification(verified))
     output.say("")
+    recorder = bench.Recorder(found, {})
     with common.progress_bar() as progress:
         tables = measure(
             found.spec,
@@ -57,8 +58,9 @@ def command(
             verified=verified.kernels,
             budget=budget,
             progress=progress,
+            done=recorder,
         )
-    bench.report(output, found, tables, {}, verified)
+    bench.report(output, found, tables, recorder.run, verified)
     output.say(_next(found, verified))
 
 

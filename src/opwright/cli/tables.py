@@ -88,8 +88,8 @@ def verification(report: Report) -> Table:
             short_dtypes(k.dtypes) or "-",
             verdict,
             f"{k.held}/{k.cases}" if ran else "-",
-            number(k.max_error) if ran else "-",
-            number(k.witness_error) if ran else "-",
+            number(k.max_error) if k.worst else "-",
+            number(k.witness_error) if k.worst else "-",
             _allowed(k.of_allowed) if ran else "-",
         )
     return table
@@ -108,30 +108,12 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
     ``verified`` are the reports of the case matrix; without them the cases are those of the setup.
     """
     setup = measured.setup
-    table = plain_table(
-        "kernel",
-        "change",
-        "cases held",
-        "max error",
-        "witness's",
-        "time (median)",
-        "GFLOP/s",
-        "GB/s",
-        "of ceiling",
-        "speed-up",
-        f"vs {measured.witness or 'witness'}",
-        right=(
-            "cases held",
-            "max error",
-            "witness's",
-            "time (median)",
-            "GFLOP/s",
-            "GB/s",
-            "of ceiling",
-            "speed-up",
-            f"vs {measured.witness or 'witness'}",
-        ),
-    )
+    # Bytes matter to a reader only where they are what limits.
+    memory = any(r.judgement and r.judgement.roofline.bound == "memory" for r in measured.rows)
+    numbers = ["cases held", "max error", "witness's", "time (median)", "GFLOP/s"]
+    numbers += ["GB/s"] if memory else []
+    numbers += ["of ceiling", "speed-up", f"vs {measured.witness or 'witness'}"]
+    table = plain_table("kernel", "change", *numbers, right=numbers)
     by_name = {k.kernel.name: k for k in verified if k.dtypes == setup.dtypes}
     for row in measured.rows:
         report = by_name.get(row.kernel.name, row.report)
@@ -141,8 +123,8 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
             kernel_name(row.kernel),
             row.kernel.change,
             f"{report.held}/{report.cases}" if ran else "-",
-            number(report.max_error) if ran else "-",
-            number(report.witness_error) if ran else "-",
+            number(report.max_error) if report.worst else "-",
+            number(report.witness_error) if report.worst else "-",
             row.verdict.upper() if wrong else _time(row),
             "-" if wrong or row.gflops is None else _three(row.gflops),
             "-" if wrong or row.gbs is None else _three(row.gbs),

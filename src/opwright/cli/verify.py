@@ -20,6 +20,7 @@ FORMATS = ("text", "json", "sarif", "junit", "github")
 @click.argument("targets", nargs=-1, required=True, metavar="OPERATOR[/KERNEL]...")
 @click.option("--dtype", help="Element type, as bf16, or T=i8,U=u8.")
 @click.option("--shape", help="One case of these sizes: m=17,n=1,k=257; 2x3 for '...'.")
+@click.option("--shapes-from", metavar="AUDIT", help="Shapes of a file of 'opwright audit --save'.")
 @click.option("--values", help=f"Kind of values: {', '.join(VALUES)}.")
 @click.option("--layout", help=f"Memory layout: {', '.join(LAYOUTS)}.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the values.")
@@ -34,6 +35,7 @@ def command(
     targets: Sequence[str],
     dtype: str | None,
     shape: str | None,
+    shapes_from: str | None,
     values: str | None,
     layout: str | None,
     seed: int | None,
@@ -51,7 +53,9 @@ def command(
     from opwright.report.formats import render, to_json
     from opwright.verify.engine import Options, verify
 
-    if attr and shape is None:
+    if shape is not None and shapes_from is not None:
+        raise UsageError("--shape and --shapes-from both choose the shapes: give one")
+    if attr and shape is None and shapes_from is None:
         raise UsageError("--attr needs --shape: the matrix has attribute values of its own")
     if output.as_json and style not in ("text", "json"):
         raise UsageError(f"--json and --format {style} both want stdout: choose one")
@@ -60,7 +64,9 @@ def command(
     reports = []
     for target in [of_backend(find(text), backend) for text in targets]:
         chosen = common.dtypes_of(target.spec, dtype)
-        cases = _cases(target, chosen, shape, values, layout, seed, attr)
+        cases = _cases(target, chosen, shape, shapes_from, values, layout, seed, attr)
+        if shapes_from is not None and cases is not None:  # only what the model uses
+            chosen = [d for d in target.spec.signature.choices() if d in [c.dtypes for c in cases]]
         options = Options(
             dtypes=chosen,
             cases=cases,
@@ -111,6 +117,7 @@ def _cases(
     target: Target,
     chosen: list[Mapping[str, DType]] | None,
     shape: str | None,
+    shapes_from: str | None,
     values: str | None,
     layout: str | None,
     seed: int | None,
@@ -121,16 +128,20 @@ def _cases(
         raise UnknownNameError("kind of values", values, VALUES)
     if layout is not None and layout not in LAYOUTS:
         raise UnknownNameError("layout", layout, LAYOUTS)
-    if shape is None and values is None and layout is None and seed is None:
+    if (shape, shapes_from, values, layout, seed) == (None,) * 5:
         return None
     every = spec.signature.choices() if chosen is None else chosen
-    if shape is not None:
+    if shape is not None or shapes_from is not None:
         given = common.attributes_of(spec, attr)
+        if shape is not None:
+            wanted = [(d, shape) for d in every]
+        else:
+            wanted = [(u.dtypes, u.shape) for u in common.used_shapes(spec, shapes_from, every)]
         return [
             selected_case(
-                spec, d, shape, values or "typical", layout or "contiguous", seed or 0, given
+                spec, d, sizes, values or "typical", layout or "contiguous", seed or 0, given
             )
-            for d in every
+            for d, sizes in wanted
         ]
     cases = [
         case
@@ -205,12 +216,12 @@ def verification_data(report: Any) -> dict[str, Any]:
                 "reason": k.reason,
                 "cases": k.cases,
                 "held": k.held,
-                "max_error": k.max_error,
-                "max_ulp": k.max_ulp,
+                "max_error": k.max_error if k.worst else None,
+                "max_ulp": k.max_ulp if k.worst else None,
                 "of_allowed": k.of_allowed,
                 "tolerance": k.bound_origin,
                 "witness": k.witness,
-                "witness_error": k.witness_error,
+                "witness_error": k.witness_error if k.worst else None,
                 "worst": k.worst,
                 "worst_case": str(k.worst_case) if k.worst_case else None,
                 "ranges": k.ranges,

@@ -513,9 +513,9 @@ def _products(a: Tracked, b: Tracked) -> _Chain:
     left, right = np.abs(a.value), np.abs(b.value)
     magnitude = left @ right
     whole = _whole(a) and _whole(b)
-    error = np.zeros(magnitude.shape)
-    if not whole:
-        error = magnitude + a.shape[-1] * a.arithmetic.smallest_normal
+    error = magnitude + a.shape[-1] * a.arithmetic.smallest_normal
+    if whole:
+        error = np.where(magnitude <= 1 / a.arithmetic.roundoff, 0.0, error)
     if b.error.any():
         error = error + (left + a.reach) @ b.error
     if a.error.any():

@@ -122,9 +122,9 @@ class Tracked(NDArrayOperatorsMixin):
         self, operator: OperatorSpec, args: tuple[Any, ...], named: dict[str, Any]
     ) -> Tracked:
         """An operator called within the formula: its registered self, so its own kernels."""
-        from opwright.torch.registration import register
+        from opwright.torch.registration import packet
 
-        registered = register(operator)
+        registered = packet(operator)
         plain = [a.tensor if isinstance(a, Tracked) else a for a in args]
         plain_named = {k: v.tensor if isinstance(v, Tracked) else v for k, v in named.items()}
         return Tracked(registered(*plain, **plain_named))
@@ -242,7 +242,8 @@ def _where(condition: Any, *branches: Any) -> Tracked:
         a, b = (_constant(v) for v in branches)
         numbers = torch.where(chosen, torch.tensor(float(a)), torch.tensor(float(b)))
         return Tracked(numbers)
-    return Tracked(torch.where(chosen, *(_tensor(v, like) for v in branches)))
+    a, b = (_tensor(v, like) for v in branches)
+    return Tracked(torch.where(chosen, a, b))
 
 
 def _clip(a: Tracked, a_min: Any = None, a_max: Any = None, **ends: Any) -> Tracked:

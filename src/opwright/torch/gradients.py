@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import UsageError
@@ -31,7 +33,7 @@ class Gradients:
         """Raise ``UsageError`` where there is no gradient with respect to one of the tensors."""
         for name in names:
             if name not in self._why_not:
-                self._why_not[name] = "" if name in self.spec.gradients else self._underivable(name)
+                self._why_not[name] = "" if name in self.spec.gradients else self._try(name)
             if reason := self._why_not[name]:
                 raise UsageError(
                     f"{self.spec.name}: {name} needs a gradient, but none is declared and none can "
@@ -91,6 +93,12 @@ class Gradients:
             for name, p, g in zip(wanted, positions, pulled, strict=True)
         }
 
+    def _try(self, name: str) -> str:
+        # On a thread of its own: modes and transformations of torch are a thread's, and none of
+        # those the call stands in may take the trial for a part of it.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(self._underivable, name).result()
+
     def _underivable(self, name: str) -> str:
         """Why no gradient with respect to ``name`` follows from the formula; empty if one does."""
         signature = self.spec.signature
@@ -139,7 +147,11 @@ def function_of(
             for i, s in enumerate(spec.signature.scalars)
         }
         ctx.others = len(given)
-        return below(keyset, *args)
+        if not torch._C._are_functorch_transforms_active():
+            return below(keyset, *args)
+        # Recording is off in here, for this transformation; the ones outside it still want it.
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+            return below(keyset, *args)
 
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         wanted = [n for n, needed in zip(names, ctx.needs_input_grad[1:], strict=False) if needed]

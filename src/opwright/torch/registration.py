@@ -33,7 +33,6 @@ class _Registered:
     packet: Any
     # What is registered goes when the library object does.
     library: Any
-    gradients: Gradients
 
 
 _registered: dict[tuple[str, str], _Registered] = {}
@@ -66,9 +65,10 @@ def registered() -> dict[str, OperatorSpec]:
     return {f"{space}::{name}": r.spec for (space, name), r in _registered.items()}
 
 
-def gradients_of(operator: OperatorSpec) -> Gradients:
-    """The gradients of a registered operator."""
-    return next(r.gradients for r in _registered.values() if r.spec is operator)
+def packet(operator: OperatorSpec) -> Any:
+    """What ``operator`` is in ``torch.ops``, registered now where it is not yet."""
+    found = next((r.packet for r in _registered.values() if r.spec is operator), None)
+    return register(operator) if found is None else found
 
 
 def schema(spec: OperatorSpec) -> str:
@@ -121,7 +121,7 @@ def _register(spec: OperatorSpec, namespace: str) -> _Registered:
     library.impl(f"{name}.out", _out_autograd(spec, out_overload), "Autograd", with_keyset=True)
     library.impl(name, _autocast(spec, overload), "AutocastCPU")
     torch.library.register_vmap(f"{namespace}::{name}", _batched(spec, overload), lib=library)
-    return _Registered(spec, packet, library, gradients)
+    return _Registered(spec, packet, library)
 
 
 def _autograd(

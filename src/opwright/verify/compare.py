@@ -103,23 +103,21 @@ def judge(got: Array, expected: Expected, output: DType) -> Verdict:
 
 def _judge(result: Floats, reference: Floats, expected: Expected, output: DType) -> Verdict:
     limit = np.asarray(expected.bound.limit)
+    judged = ~expected.undefined
     if output.kind == "float":
-        # Past half an ulp over the largest number a result rounds to infinity; near it either will
-        # do, as either is within the bound of the other.
+        # Past half an ulp over the largest number a result rounds to infinity. Near that edge
+        # either will do, infinity or a number within the bound.
         edge = output.highest + 0.5 * ulp(np.array(output.highest), output)
-        over = np.isfinite(reference) & (np.abs(reference) >= edge)
-        reference = np.where(over, np.copysign(np.inf, reference), reference)
-        near = np.isfinite(expected.reference.astype(np.float64)) & (
-            np.abs(np.abs(expected.reference.astype(np.float64)) - edge) <= limit
-        )
-    else:
-        near = np.zeros(reference.shape, dtype=bool)
-    judged = ~expected.undefined & ~near
+        exact, magnitude = reference, np.abs(reference)
+        beyond = np.copysign(np.inf, exact)
+        near = np.isfinite(exact) & (np.abs(magnitude - edge) <= limit)
+        judged &= ~(near & ((result == beyond) | (np.abs(result - exact) <= limit)))
+        reference = np.where(np.isfinite(exact) & (magnitude >= edge), beyond, exact)
     finite = np.isfinite(reference) & np.isfinite(result)
     off = np.where(finite, np.abs(result - reference), 0.0)
     same_kind = np.where(np.isnan(reference), np.isnan(result), finite | (result == reference))
     misplaced = judged & ~same_kind
-    too_far = judged & finite & (off > limit)
+    too_far = judged & finite & ~(off <= limit)  # also where the limit is NaN
     wrong = misplaced | too_far
     spacing = ulp(reference, output)
     measured = judged & finite

@@ -52,7 +52,8 @@ class KernelReport:
     """One kernel with one assignment of element types.
 
     ``worst`` are the errors, and ``ranges`` their split by magnitude, of the case with the largest
-    absolute error among those with comparable values (none overflowing or subnormal), and
+    absolute error among those with comparable values (none overflowing or subnormal, unless the
+    cases were chosen by hand), and
     ``witness_error`` the witness's largest over the same cases; ``of_allowed`` is the largest share
     of the tolerance used in any case. ``reason`` says why it was not run, when it was not;
     ``untrusted`` are the findings about the tolerance it was judged by.
@@ -322,7 +323,7 @@ def _run(subject: _Subject, prepared: Prepared, watch: bool) -> None:
     report.witness = prepared.witness
     report.bound_origin = prepared.expected.bound.origin
     if checked.verdict is not None and checked.output is not None:
-        _measure(report, prepared, checked.verdict.errors, checked.output)
+        _measure(subject, prepared, checked.verdict.errors, checked.output)
     if checked.problem is None:
         report.held += 1
         return
@@ -331,9 +332,10 @@ def _run(subject: _Subject, prepared: Prepared, watch: bool) -> None:
     report.findings.append(_finding(subject, prepared.case, checked.problem))
 
 
-def _measure(report: KernelReport, prepared: Prepared, errors: Errors, output: Array) -> None:
+def _measure(subject: _Subject, prepared: Prepared, errors: Errors, output: Array) -> None:
+    report = subject.report
     report.of_allowed = max(report.of_allowed, errors.of_allowed)
-    if prepared.case.values not in _COMPARABLE:
+    if subject.options.cases is None and prepared.case.values not in _COMPARABLE:
         return
     report.witness_error = max(report.witness_error, prepared.witness_error)
     report.max_ulp = max(report.max_ulp, errors.max_ulp)

@@ -1,0 +1,111 @@
+"""The shapes that a model really uses, read from a saved audit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opwright.spec.dtypes import DTYPES, DType
+from opwright.spec.errors import NothingSelectedError, OpwrightError, UsageError
+from opwright.spec.operator import OperatorSpec
+from opwright.spec.signature import Signature
+
+FORMAT = "opwright-audit-1"
+
+# Further names under which torch calls an operator, and which of its tensors are the operator's.
+_ALSO = {
+    "torch.matmul": {"aten::mm": (0, 1), "aten::addmm": (1, 2)},
+    "torch.mm": {"aten::addmm": (1, 2)},
+}
+
+
+@dataclass(frozen=True)
+class Used:
+    """Sizes and element types that a model called an operator with, and how many times.
+
+    ``shape`` is as ``--shape`` takes it.
+    """
+
+    shape: str
+    dtypes: Mapping[str, DType]
+    calls: int
+
+
+def shapes_from(text: str, spec: OperatorSpec) -> list[Used]:
+    """What ``--shapes-from`` names, most calls first.
+
+    ``text`` is the file of ``opwright audit --save``; then the calls of ``spec`` itself and of the
+    torch operator it is declared to be count. With ``:NAME`` after it (``audit.json:aten::tanh``)
+    the calls of that operator count instead.
+
+    Raises ``UsageError`` where the file is no audit, ``NothingSelectedError`` where the operator
+    has no calls in it that ``spec`` is declared for.
+    """
+    file, colon, name = text.partition(":")
+    content = _read(Path(file))
+    names = {name: None} if colon else _names(spec)
+    found: dict[tuple[str, tuple[str, ...]], Used] = {}
+    for row in content["operators"]:
+        operator = row["operator"]
+        matched = next((n for n in names if operator == n or operator.startswith(f"{n}.")), None)
+        if matched is None:
+            continue
+        used = _used(spec.signature, row, names[matched])
+        if used is not None:
+            key = (used.shape, tuple(d.name for d in used.dtypes.values()))
+            earlier = found[key].calls if key in found else 0
+            found[key] = Used(used.shape, used.dtypes, used.calls + earlier)
+    if not found:
+        there = ", ".join(sorted({r["operator"] for r in content["operators"]}))
+        raise NothingSelectedError(
+            f"{file}: no call of {', '.join(names)} that {spec.name} is declared for; name another "
+            f"operator as {file}:NAME. There are: {there}"
+        )
+    return sorted(found.values(), key=lambda used: -used.calls)
+
+
+def _read(path: Path) -> Any:
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"--shapes-from {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"--shapes-from {path}: not JSON: {error}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UsageError(f"--shapes-from {path}: not a file of 'opwright audit --save'")
+    return content
+
+
+def _names(spec: OperatorSpec) -> dict[str, tuple[int, ...] | None]:
+    """torch's names for the operator, and the positions of its tensors where they are not first."""
+    names: dict[str, tuple[int, ...] | None] = {f"opwright::{spec.name}": None}
+    if isinstance(spec.torch, str):
+        names[f"aten::{spec.torch.rpartition('.')[2]}"] = None
+        names |= _ALSO.get(spec.torch, {})
+    return names
+
+
+def _used(signature: Signature, row: Any, positions: tuple[int, ...] | None) -> Used | None:
+    """One row of an audit in the operator's terms; None where it is not declared for it."""
+    chosen = positions or tuple(range(len(signature.inputs)))
+    if max(chosen) >= len(row["shapes"]):
+        return None
+    shapes = [tuple(row["shapes"][i]) for i in chosen]
+    try:
+        dtypes = signature.settle_dtypes([_numpy(row["dtypes"][i]) for i in chosen])
+        dims, leading = signature.settle_dims(shapes)
+    except (OpwrightError, TypeError):
+        return None
+    sizes = [f"{d}={n}" for d, n in dims.items() if d != signature.ellipsis]
+    if signature.ellipsis:
+        sizes.insert(0, f"...={'x'.join(map(str, leading)) or 'scalar'}")
+    return Used(",".join(sizes), dtypes, row["calls"])
+
+
+def _numpy(name: str) -> np.dtype[Any]:
+    return DTYPES["bf16"].numpy if name == "bfloat16" else np.dtype(name)

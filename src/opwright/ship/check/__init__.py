@@ -1,0 +1,1 @@
+"""The deployment checklist for a shipped library, item by item."""

@@ -1,0 +1,445 @@
+"""Whether an operator behaves in torch as torch's own do: one verdict, each failure explained."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from opwright.bench.stats import summary
+from opwright.spec.cases import Case, make_inputs, matrix
+from opwright.spec.dtypes import DTYPES, DType
+from opwright.spec.errors import UsageError
+from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.torch.elements import TORCH_DTYPES, as_numpy, as_tensor
+from opwright.torch.registration import contraction, packet
+from opwright.verify.compare import judge
+from opwright.verify.prepare import prepare
+
+# Cases of the matrix, for each element type, whose numbers are compared with the oracle here;
+# 'opwright verify' does all of them.
+NUMBERS = 24
+
+# The step of central differences in float64: the error is smallest near the third root of 1e-16.
+STEP = 1e-5
+
+State = Literal["held", "failed", "not run"]
+
+_OPCHECK = {
+    "test_schema": (
+        "schema: inputs are left alone and not returned",
+        "let the kernel write to out alone: its inputs are const, and the schema promises it",
+    ),
+    "test_autograd_registration": (
+        "autograd is registered",
+        "do not register kernels of your own for this name beside owt.register",
+    ),
+    "test_faketensor": (
+        "fake kernel: shape, dtype, device and strides as the real one's",
+        "make the return annotation say the shape and type that the kernel writes",
+    ),
+    "test_aot_dispatch_dynamic": (
+        "traced with symbolic shapes, forward and backward",
+        "let gradient functions compute from the arrays alone, with no branch on their values",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One check: what it is, how it ended, and where it failed what to change."""
+
+    name: str
+    state: State
+    message: str = ""
+    advice: str = ""
+
+    def __str__(self) -> str:
+        words = f"{self.state:8} {self.name}"
+        words += f": {self.message}" if self.message else ""
+        return words + (f"\n         -> {self.advice}" if self.advice else "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All checks of one operator, and what a call costs.
+
+    ``own_us`` and ``torch_us`` are the microseconds of a call with one element and of
+    ``torch.tanh`` of one element.
+    """
+
+    operator: str
+    results: tuple[Result, ...]
+    own_us: float
+    torch_us: float
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing failed."""
+        return all(r.state != "failed" for r in self.results)
+
+    def __str__(self) -> str:
+        count = sum(r.state == "failed" for r in self.results)
+        verdict = "held" if self.held else f"FAILED ({count} of {len(self.results)} checks)"
+        lines = [f"{self.operator} in torch {torch.__version__}: {verdict}"]
+        lines += [f"  {line}" for r in self.results for line in str(r).splitlines()]
+        lines.append(
+            f"  a call with one element takes {self.own_us:.1f} us, torch.tanh "
+            f"{self.torch_us:.1f} us: {self.own_us - self.torch_us:.1f} us more"
+        )
+        return "\n".join(lines)
+
+
+class _FailedError(Exception):
+    """A check found something."""
+
+
+def check(operator: OperatorSpec, *, backend: str = "inductor") -> Verdict:
+    """Run every check of ``operator`` in torch, registering it where it is not yet.
+
+    ``backend`` is the compiler that ``torch.compile`` is checked with.
+    """
+    checks = _Checks(operator, backend)
+    results: list[Result] = []
+    # First, as a compiler leaves processes of its own behind, which take the cores.
+    own, bare = dispatch_cost(operator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, about itself
+        for name, run, advice in checks.every():
+            results.append(_outcome(name, run, advice))
+        results[1:1] = checks.opcheck()
+    return Verdict(operator.name, tuple(results), own, bare)
+
+
+def _outcome(name: str, run: Callable[[], str], advice: str) -> Result:
+    try:
+        return Result(name, "held", run())
+    except _SkippedError as skipped:
+        return Result(name, "not run", str(skipped))
+    except _FailedError as failed:
+        return Result(name, "failed", str(failed), advice)
+    except Exception as error:  # whatever torch or a kernel raises is what was found
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        return Result(name, "failed", f"{type(error).__name__}: {first}", advice)
+
+
+class _SkippedError(Exception):
+    """A check does not apply."""
+
+
+def dispatch_cost(operator: OperatorSpec) -> tuple[float, float]:
+    """Microseconds of a call of ``operator`` on one element and of ``torch.tanh``, in turns."""
+    call = packet(operator)
+    inputs = [as_tensor(a) for a in _arrays(operator, operator.signature.choices()[0], 1)]
+    given = tuple(_attributes(operator, operator.signature.choices()[0]).values())
+    one = torch.ones(1)
+    times: dict[str, list[float]] = {"own": [], "torch": []}
+    with torch.no_grad():
+        for _ in range(30):
+            for name, function in (("own", lambda: call(*inputs, *given)), ("torch", one.tanh)):
+                started = time.perf_counter_ns()
+                for _ in range(300):
+                    function()
+                times[name].append((time.perf_counter_ns() - started) / 300e3)
+    return summary(times["own"]).median, summary(times["torch"]).median
+
+
+def _attributes(spec: OperatorSpec, dtypes: Mapping[str, DType]) -> dict[str, Any]:
+    needed = {s.name: s.type(1) for s in spec.signature.scalars if s.default is None}
+    return dict(spec.signature.settle_scalars(needed, dtypes))
+
+
+def _arrays(spec: OperatorSpec, dtypes: Mapping[str, DType], size: int = 0) -> list[Any]:
+    """Inputs of small sizes, different where they can be, or all of them ``size``."""
+    signature = spec.signature
+    sizes = {d: size or 3 + i for i, d in enumerate(signature.dims)}
+    leading: tuple[int, ...] = ()
+    if signature.ellipsis:
+        leading = (1,) if size else (2, 3)
+        sizes[signature.ellipsis] = int(np.prod(leading))
+    attributes = _attributes(spec, dtypes)
+    return make_inputs(spec, Case(dtypes, sizes, leading, seed=1, attributes=attributes))
+
+
+def _strided(array: Any) -> torch.Tensor:
+    """A tensor with the strides of ``array``, as far as torch has such."""
+    if any(stride < 0 for stride in array.strides):
+        return as_tensor(array)
+    if array.dtype == DTYPES["bf16"].numpy:
+        return _strided(array.view(np.int16)).view(torch.bfloat16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # expanded arrays are read-only
+        return torch.from_numpy(array)
+
+
+class _Checks:
+    def __init__(self, spec: OperatorSpec, backend: str) -> None:
+        self.spec = spec
+        self.backend = backend
+        self.call = packet(spec)
+        self.choices = spec.signature.choices()
+        floats = [c for c in self.choices if self._differentiable(c)]
+        # Gradients are checked in double where the operator has it.
+        self.precise = next((c for c in floats if self._is(c, "f64")), None)
+        self.first = floats[0] if floats else self.choices[0]
+
+    def _differentiable(self, dtypes: Mapping[str, DType]) -> bool:
+        signature = self.spec.signature
+        return any(signature.dtype(p, dtypes).kind == "float" for p in signature.inputs)
+
+    def _is(self, dtypes: Mapping[str, DType], name: str) -> bool:
+        return all(
+            d.name == name
+            for p in self.spec.signature.tensors
+            if (d := self.spec.signature.dtype(p, dtypes)).kind == "float"
+        )
+
+    def _sample(
+        self, dtypes: Mapping[str, DType], grad: bool
+    ) -> tuple[list[torch.Tensor], list[Any]]:
+        tensors = [as_tensor(a) for a in _arrays(self.spec, dtypes)]
+        if grad and self._gradients():
+            tensors = [t.requires_grad_(t.is_floating_point()) for t in tensors]
+        return tensors, list(_attributes(self.spec, dtypes).values())
+
+    def _gradients(self) -> bool:
+        """Whether calls on tensors that need gradients are taken."""
+        tensors = [as_tensor(a) for a in _arrays(self.spec, self.first)]
+        tensors = [t.requires_grad_(t.is_floating_point()) for t in tensors]
+        try:
+            self.call(*tensors, *_attributes(self.spec, self.first).values())
+        except UsageError:
+            return False
+        return any(t.requires_grad for t in tensors)
+
+    def every(self) -> list[tuple[str, Callable[[], str], str]]:
+        name = self.spec.name
+        return [
+            (
+                "numbers against the oracle",
+                self.numbers,
+                f"make the kernel right first: opwright verify {name}",
+            ),
+            (
+                "non-contiguous, offset, expanded and empty tensors",
+                self.layouts,
+                "let the kernel index by the sizes it is given; it always gets contiguous memory",
+            ),
+            (
+                "gradients against finite differences",
+                self.gradients,
+                f"correct the function that @{name}.gradient declares for this tensor",
+            ),
+            (
+                f"compiled whole (fullgraph=True, {self.backend}) as eager",
+                self.compiled,
+                "a gradient function may not branch on values or leave torch; without a C++ "
+                "compiler try backend='aot_eager'",
+            ),
+            (
+                "exported by torch.export",
+                self.exported,
+                "let the formula's shapes follow from the inputs' shapes alone",
+            ),
+            (
+                "under autocast",
+                self.autocast,
+                "declare bf16 among the operator's dtypes, or call it with autocast disabled",
+            ),
+        ]
+
+    def opcheck(self) -> list[Result]:
+        tensors, given = self._sample(self.first, grad=True)
+        found = torch.library.opcheck(self.call.default, (*tensors, *given), raise_exception=False)
+        results = []
+        for test, outcome in found.items():
+            name, advice = _OPCHECK.get(test, (test, ""))
+            if outcome == "SUCCESS":
+                results.append(Result(name, "held"))
+            else:
+                first = next((x for x in str(outcome).splitlines() if x.strip()), "")
+                results.append(Result(name, "failed", first, advice))
+        return results
+
+    def numbers(self) -> str:
+        count = 0
+        for dtypes in self.choices:
+            cases = list(matrix(self.spec, dtypes, self.spec.rows))
+            for case in cases[:: max(1, len(cases) // NUMBERS)]:
+                prepared = prepare(self.spec, case, with_witness=False)
+                inputs = [_strided(a) for a in make_inputs(self.spec, case)]
+                with torch.no_grad():
+                    got = self.call(*inputs, *case.attributes.values())
+                verdict = judge(as_numpy(got), prepared.expected, prepared.output)
+                if verdict.kind:
+                    raise _FailedError(f"{case}: {verdict.message}")
+                count += 1
+        return f"{count} cases"
+
+    def layouts(self) -> str:
+        for dtypes in self.choices:
+            plain = _arrays(self.spec, dtypes)
+            given = _attributes(self.spec, dtypes).values()
+            with torch.no_grad():
+                expected = self.call(*[as_tensor(a) for a in plain], *given)
+                for layout, view in _VIEWS.items():
+                    inputs = [view(as_tensor(a)) for a in plain]
+                    got = self.call(*inputs, *given)
+                    same = torch.equal(got.nan_to_num(), expected.nan_to_num())
+                    if layout != "expanded" and not same:
+                        raise _FailedError(
+                            f"{short_dtypes(dtypes)}: {layout} inputs, other numbers"
+                        )
+                    if layout == "expanded":
+                        again = self.call(*[x.contiguous() for x in inputs], *given)
+                        if not torch.equal(got.nan_to_num(), again.nan_to_num()):
+                            raise _FailedError(f"{short_dtypes(dtypes)}: {layout}, other numbers")
+                    if got.stride() != torch.empty(got.shape, device="meta").stride():
+                        raise _FailedError(f"{layout} inputs: an output of strides {got.stride()}")
+                    for before, after in zip(plain, inputs, strict=True):
+                        if layout != "expanded" and not torch.equal(
+                            as_tensor(before).nan_to_num(), after.nan_to_num()
+                        ):
+                            raise _FailedError(f"{layout} inputs: an input was changed")
+        return f"{len(_VIEWS)} layouts"
+
+    def gradients(self) -> str:
+        if not self._gradients():
+            return "none: a call on a tensor that needs one is refused"
+        if self.precise is not None:
+            tensors, given = self._sample(self.precise, grad=True)
+            torch.autograd.gradcheck(lambda *xs: self.call(*xs, *given), tuple(tensors))
+        worst = 0.0
+        for dtypes in self.choices:
+            if self._differentiable(dtypes):
+                worst = max(worst, self._directional(dtypes))
+        return f"off by at most {worst:.1e} of their size"
+
+    def _directional(self, dtypes: Mapping[str, DType]) -> float:
+        """The gradient in a random direction beside the oracle's central difference in float64."""
+        tensors, given = self._sample(dtypes, grad=True)
+        attributes = _attributes(self.spec, dtypes)
+        output = self.call(*tensors, *given)
+        random = np.random.default_rng(0)
+        weights = random.standard_normal(output.shape)
+        output.backward(as_tensor(weights).to(output.dtype))
+        # What the element type makes of the weights is what was differentiated.
+        weights = as_numpy(as_tensor(weights).to(output.dtype)).astype(np.float64)
+        worst = 0.0
+        for position, (param, tensor) in enumerate(
+            zip(self.spec.signature.inputs, tensors, strict=True)
+        ):
+            if tensor.grad is None:
+                if tensor.requires_grad:
+                    raise _FailedError(f"{param.name} got no gradient")
+                continue
+            direction = random.standard_normal(tuple(tensor.shape))
+            there = []
+            for sign in (1, -1):
+                moved = [as_numpy(t).astype(np.float64) for t in tensors]
+                moved[position] = moved[position] + sign * STEP * direction
+                there.append(np.sum(weights * self.spec.oracle(moved, attributes)))
+            expected = (there[0] - there[1]) / (2 * STEP)
+            got = float(np.sum(as_numpy(tensor.grad).astype(np.float64) * direction))
+            scale = float(np.sum(np.abs(as_numpy(tensor.grad).astype(np.float64) * direction)))
+            off = abs(got - expected) / max(scale, 1e-30)
+            # Every gradient is rounded, and the difference quotient is good to 1e-9 or so.
+            roundoff = DTYPES[short_name(tensor.dtype)].unit_roundoff
+            if not off <= 1e-6 + 64 * roundoff:
+                raise _FailedError(
+                    f"{short_dtypes(dtypes)}: the gradient of {param.name} is {got:.6g} in a "
+                    f"direction where the formula's difference quotient is {expected:.6g}"
+                )
+            worst = max(worst, off)
+        return worst
+
+    def compiled(self) -> str:
+        tensors, given = self._sample(self.first, grad=True)
+
+        def twice(*inputs: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.call(*inputs, *given)
+            return result * 2
+
+        expected = twice(*tensors)
+        torch._dynamo.reset()
+        got = torch.compile(twice, fullgraph=True, backend=self.backend)(*tensors)
+        _same("output", got, expected)
+        leaves = [t for t in tensors if t.requires_grad]
+        if not leaves:
+            return "forward"
+        both = [torch.autograd.grad(y.sum(), leaves, allow_unused=True) for y in (got, expected)]
+        for a, b in zip(*both, strict=True):
+            if a is not None or b is not None:
+                _same("gradient", a, b)
+        return "forward and backward"
+
+    def exported(self) -> str:
+        tensors, given = self._sample(self.first, grad=False)
+        call = self.call
+
+        class Whole(torch.nn.Module):
+            def forward(self, *inputs: torch.Tensor) -> Any:
+                return call(*inputs, *given)
+
+        program = torch.export.export(Whole(), tuple(tensors))
+        _same("output", program.module()(*tensors), call(*tensors, *given))
+        return ""
+
+    def autocast(self) -> str:
+        single = next((c for c in self.choices if self._is(c, "f32")), None)
+        if single is None:
+            raise _SkippedError("the operator has no f32, which autocast starts from")
+        tensors, given = self._sample(single, grad=False)
+        expected = self.call(*tensors, *given)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = self.call(*tensors, *given)
+            mixed = [t.bfloat16() if i else t for i, t in enumerate(tensors)]
+            if any(self._is(c, "bf16") for c in self.choices):
+                self.call(*mixed, *given)
+        short = contraction(self.spec) and any(self._is(c, "bf16") for c in self.choices)
+        wanted = torch.bfloat16 if short else expected.dtype
+        if got.dtype != wanted:
+            raise _FailedError(f"the result is {got.dtype}, not {wanted}")
+        off = float((got.double() - expected.double()).abs().max()) if got.numel() else 0.0
+        size = float(expected.double().abs().max()) if got.numel() else 0.0
+        if off > 0.05 * size + 1e-6:
+            raise _FailedError(f"off by {off:.2g} from the result without autocast")
+        return f"computed in {str(got.dtype).removeprefix('torch.')}"
+
+
+def short_name(dtype: torch.dtype) -> str:
+    """Opwright's name of torch's ``dtype``."""
+    return next(name for name, known in TORCH_DTYPES.items() if known is dtype)
+
+
+def _same(what: str, got: torch.Tensor, expected: torch.Tensor) -> None:
+    try:
+        torch.testing.assert_close(got, expected, equal_nan=True)
+    except AssertionError as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise _FailedError(f"{what}: {' '.join(lines[:3])}") from error
+
+
+def _offset(x: torch.Tensor) -> torch.Tensor:
+    memory = torch.empty(x.numel() + 1, dtype=x.dtype)
+    return memory[1:].view(x.shape).copy_(x)
+
+
+def _stepped(x: torch.Tensor) -> torch.Tensor:
+    memory = torch.zeros((*x.shape, 2), dtype=x.dtype)
+    return memory.select(-1, 1).copy_(x)
+
+
+_VIEWS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": lambda x: (
+        x.permute(*reversed(range(x.ndim))).contiguous().permute(*reversed(range(x.ndim)))
+    ),
+    "offset": _offset,
+    "stepped": _stepped,
+    "expanded": lambda x: x[:1].expand(x.shape) if x.ndim and x.numel() else x,
+}

@@ -1,0 +1,348 @@
+"""Measurement: nothing unverified has a time, first calls are apart, labels say what was cached."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from cli.tool import declare, empty_history, operator, opwright, plain
+from operators import RIGHT, SIGNATURE
+from opwright.backends.base import Ceiling
+from opwright.backends.registry import backend_named
+from opwright.bench import measure as module
+from opwright.bench.ceilings import Ceilings
+from opwright.bench.measure import Row, Setup, Table, measure
+from opwright.catalog.find import Target, find
+from opwright.history.store import History
+from opwright.spec.cases import selected_case
+from opwright.spec.errors import MachineError, NothingSelectedError
+from opwright.spec.operator import parse_dtypes
+from opwright.verify.engine import Options, verify
+
+USLEEP = 'extern "C" int usleep(unsigned);'
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return empty_history(tmp_path / "home", monkeypatch)
+
+
+def setup_of(
+    target: Target, shape: str, cache: Literal["cold", "warm"] = "warm", threads: int = 1
+) -> Setup:
+    [dtypes] = parse_dtypes(target.spec.signature, "f32")
+    return Setup(selected_case(target.spec, dtypes, shape), threads, cache)
+
+
+def ceilings(flops: float = 1e6, memory: float = 1e6) -> dict[str, Ceilings]:
+    """Ceilings in GFLOP/s and GB/s: by default so high that nothing comes near."""
+    found = (Ceiling("fma f32", flops, "GFLOP/s", 1), Ceiling("read", memory, "GB/s", 1))
+    return {"cpu": Ceilings("this", found, "today")}
+
+
+def table(target: Target, *setups: Setup, known: Any = None, **more: Any) -> Table:
+    tables = measure(
+        target.spec,
+        target.kernels,
+        target.reference,
+        setups,
+        known or ceilings(),
+        budget=0.1,
+        **more,
+    )
+    return tables[0]
+
+
+def row(found: Table, name: str) -> Row:
+    [one] = [r for r in found.rows if r.kernel.name == f"cpu_{name}"]
+    return one
+
+
+def without_time(one: Row) -> bool:
+    """B7: no speed-up is recorded for what failed, least of all 1.0."""
+    measured = (
+        *(one.samples, one.summary, one.judgement, one.gflops, one.gbs),
+        *(one.speedup, one.vs_witness),
+    )
+    return measured == (None,) * 7
+
+
+def test_what_a_table_says(tmp_path: Path) -> None:
+    slow = plain(RIGHT + "if (n) usleep(2000);", USLEEP)
+    target = operator(tmp_path, {"slow": slow, "right": RIGHT})
+    found = table(target, setup_of(target, "1000"))
+    first, right = row(found, "slow"), row(found, "right")
+    for one in (first, right):
+        assert one.verdict == "held"
+        assert one.samples is not None and one.summary is not None
+        assert one.summary.count == len(one.samples.values) >= 5
+        assert one.gflops == 2 * 1000 / one.summary.median
+        assert one.gbs == 2 * 4 * 1000 / one.summary.median
+        assert one.judgement is not None and one.vs_witness is not None
+    assert first.speedup is not None and right.speedup is not None
+    assert (first.speedup.median, first.speedup.low, first.speedup.high) == (1, 1, 1)
+    # 2 ms against a fraction of a microsecond.
+    assert right.speedup.low > 100
+    assert first.summary is not None and first.summary.median > 2e6
+    assert first.samples is not None and first.samples.calls == 1
+    assert right.samples is not None and right.samples.calls > 10
+    assert found.witness.startswith("NumPy ")
+    assert found.witness_summary is not None and found.witness_summary.median > 0
+    assert found.noise >= 0
+    assert found.findings == []
+
+
+LATER = """
+#include <thread>
+#include <chrono>
+{signature} {{
+    if (n == 0) return;
+    float s = float(scale);
+    std::thread([=] {{
+        std::this_thread::sleep_for(std::chrono::microseconds({delay}));
+        for (int64_t i = 0; i < n; ++i) out[i] = T(s * float(x[i]) + 1.0f);
+    }}).detach();
+}}
+"""
+
+
+@pytest.mark.parametrize("delay", [1000, 60000])
+def test_b1_what_finishes_after_its_return_never_gets_a_time(tmp_path: Path, delay: int) -> None:
+    later = LATER.format(signature=SIGNATURE, delay=delay)
+    target = operator(tmp_path, {"later": later, "right": RIGHT})
+    found = table(target, setup_of(target, "5000"))
+    assert row(found, "later").verdict == "wrong"
+    assert without_time(row(found, "later"))
+    assert row(found, "right").summary is not None
+    assert {f.kernel for f in found.findings} == {"cpu_later"}
+
+
+def test_b2_a_slow_first_call_is_reported_apart(tmp_path: Path) -> None:
+    body = RIGHT + "if (n) usleep(calls++ ? 1000 : 300000);"
+    target = operator(tmp_path, {"starts": plain(body, USLEEP + "static int calls;")})
+    one = row(table(target, setup_of(target, "5")), "starts")
+    assert one.samples is not None and one.summary is not None
+    assert one.samples.first >= 300e6
+    assert 1e6 <= one.summary.median < 150e6
+
+
+def test_b3_hot_and_cold_are_two_labelled_numbers(tmp_path: Path) -> None:
+    """1 MiB in all, again and again; the memory ceiling is below what any cache gives."""
+    target = operator(tmp_path, {"right": RIGHT})
+    both = [setup_of(target, "131072", cache) for cache in ("warm", "cold")]
+    tables = measure(
+        target.spec, target.kernels, target.reference, both, ceilings(memory=0.01), budget=0.1
+    )
+    warm, cold = (row(t, "right").judgement for t in tables)
+    assert [t.setup.cache for t in tables] == ["warm", "cold"]
+    assert warm is not None and cold is not None
+    assert warm.words == "in cache"
+    # From cold caches it cannot be: the measurement, or the ceiling, is wrong, and it says so.
+    assert cold.words == "broken measurement"
+    assert "0.01 GB/s" in cold.warning
+    samples = row(tables[1], "right").samples
+    assert samples is not None and samples.calls == 1  # each after its operands left the caches
+
+
+def test_faster_than_arithmetic_can_be_is_a_broken_measurement(tmp_path: Path) -> None:
+    target = operator(tmp_path, {"right": RIGHT})
+    found = table(target, setup_of(target, "1000"), known=ceilings(flops=1e-6))
+    judged = row(found, "right").judgement
+    assert judged is not None
+    assert (judged.words, judged.share) == ("broken measurement", None)
+
+
+TIRES = RIGHT + "if (n == 7 && ++calls > 500) __builtin_abort();"
+
+
+def test_b7_a_candidate_that_fails_while_timed_has_no_speed_up(tmp_path: Path) -> None:
+    """The first rung fails, so speed-ups count from the next."""
+    bodies = {"tires": plain(TIRES, "static int calls;"), "right": RIGHT, "also": RIGHT}
+    target = operator(tmp_path, bodies)
+    found = table(target, setup_of(target, "7"))
+    tires = row(found, "tires")
+    assert tires.verdict == "failed"
+    assert "abort() was called" in tires.reason
+    assert without_time(tires)
+    first = row(found, "right").speedup
+    assert first is not None and (first.median, first.low, first.high) == (1, 1, 1)
+    assert row(found, "also").speedup is not None
+    [finding] = found.findings
+    assert (finding.kind, finding.kernel) == ("abort", "cpu_tires")
+    assert "while it was timed" in finding.message
+    # One line shows it again, and with it the command ends with 1.
+    words = shlex.split(finding.command)
+    assert words[:2] == ["opwright", "bench"]
+    again = opwright(*words[1:], "--budget", "0.1", "--json")
+    assert again.code == 1
+    [shown] = again.json["findings"]
+    assert (shown["kind"], shown["command"]) == ("abort", finding.command)
+    with History.open() as history:
+        [kept] = history.results(1)
+    assert (kept.verdict, kept.times, kept.gflops) == ("failed", None, None)
+
+
+def test_the_last_rung_may_fail_too(tmp_path: Path) -> None:
+    target = operator(tmp_path, {"right": RIGHT, "tires": plain(TIRES, "static int calls;")})
+    found = table(target, setup_of(target, "7"))
+    assert without_time(row(found, "tires"))
+    assert row(found, "right").speedup is not None
+
+
+WRONG = {
+    "on its own inputs": "for (int64_t i = 0; i < n; ++i) out[i] = T(0.0f);",
+    # Right at the five elements that are measured.
+    "elsewhere": RIGHT + "if (n >= 17) out[16] = T(99.0f);",
+    "for NaN only": RIGHT + "for (int64_t i = 0; i < n; ++i) if (x[i] != x[i]) out[i] = T(0.0f);",
+}
+
+
+@pytest.mark.parametrize("where", WRONG)
+def test_a_wrong_kernel_is_in_the_table_without_a_time(tmp_path: Path, where: str) -> None:
+    target = operator(tmp_path, {"wrong": WRONG[where], "right": RIGHT})
+    found = table(target, setup_of(target, "5"))
+    wrong = row(found, "wrong")
+    assert wrong.verdict == "wrong"
+    assert wrong.reason
+    assert without_time(wrong)
+    assert row(found, "right").summary is not None
+    assert {f.kernel for f in found.findings} == {"cpu_wrong"}
+
+
+def test_one_that_does_not_build_too(tmp_path: Path) -> None:
+    target = operator(tmp_path, {"broken": "// whole\nint x = y;\n", "right": RIGHT})
+    found = table(target, setup_of(target, "5"))
+    assert row(found, "broken").verdict == "failed"
+    assert without_time(row(found, "broken"))
+    assert row(found, "right").summary is not None
+
+
+def test_a_tolerance_that_lets_wrong_ones_pass_lets_none_be_timed(tmp_path: Path) -> None:
+    declaration = """
+@operator(dtypes={"T": ["f32"]}, tolerance=Tolerance(terms=lambda x, scale: 1e9 + 0 * x, depth="1"))
+def affine(x: Tensor[T, "..."], scale: float = 1.5) -> Tensor[T, "..."]:
+    return scale * x + 1
+
+affine.kernels(Kernel("cpu_right.cpp"))
+"""
+    folder = declare(tmp_path / "affine", declaration, {"cpu_right.cpp": plain(RIGHT)})
+    fooled = find(str(folder))
+    found = table(fooled, setup_of(fooled, "50"))
+    assert without_time(row(found, "right"))
+    assert "accepts a result that is known to be wrong" in row(found, "right").reason
+    assert {f.kind for f in found.findings} == {"tolerance"}
+
+
+class Verifications:
+    """Counts what ``measure`` has verified: single cases, a third of the matrix, all of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kinds: list[str] = []
+        monkeypatch.setattr(module, "verify", self._verify)
+
+    def _verify(self, spec: Any, kernels: Sequence[Any], name: str, options: Options, *rest: Any):
+        kind = "case" if options.cases else "third" if options.quick else "all"
+        self.kinds += [f"{kind} {k.name}" for k in kernels]
+        return verify(spec, kernels, name, options, *rest)
+
+
+def test_what_is_verified_before_it_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = operator(tmp_path, {"right": RIGHT})
+    counted = Verifications(monkeypatch)
+    warm = setup_of(target, "5")
+    table(target, warm, setup_of(target, "5", "cold"), setup_of(target, "5", "warm", 2))
+    # The case once, however often it is measured; the matrix once a machine.
+    assert counted.kinds == ["case cpu_right", "third cpu_right"]
+    counted.kinds.clear()
+    table(target, warm)
+    assert counted.kinds == ["case cpu_right"]
+    # What was found wrong before has to hold everywhere.
+    backend = backend_named("cpu")
+    artifact = backend.build(target.spec.signature, target.kernels[0], warm.dtypes, {})
+    with History.open() as history:
+        history.record_verdict(artifact.key, backend.probe().fingerprint, "wrong", 9)
+    counted.kinds.clear()
+    assert row(table(target, warm), "right").summary is not None
+    assert counted.kinds == ["case cpu_right", "all cpu_right"]
+    counted.kinds.clear()
+    table(target, warm)
+    assert counted.kinds == ["case cpu_right"]
+
+
+def test_what_was_verified_by_the_caller_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = {"right": RIGHT, "wrong": RIGHT + "if (n >= 17) out[16] = T(99.0f);"}
+    target = operator(tmp_path, bodies)
+    setup = setup_of(target, "5")
+    report = verify(target.spec, target.kernels, "./affine", Options(dtypes=[setup.dtypes]))
+    counted = Verifications(monkeypatch)
+    found = table(target, setup, verified=report.kernels)
+    assert counted.kinds == ["case cpu_right"]
+    assert without_time(row(found, "wrong"))
+    assert row(found, "right").summary is not None
+
+
+def test_tunables_reach_what_is_timed(tmp_path: Path) -> None:
+    body = RIGHT + "if (BLOCK == 24 && n) usleep(2000);"
+    rows = {"tuned": ', tune={"BLOCK": [16, 24]}'}
+    target = operator(tmp_path, {"tuned": plain(body, USLEEP)}, rows)
+    setup = setup_of(target, "5")
+    plainly = row(table(target, setup), "tuned").summary
+    chosen = row(table(target, setup, params={"BLOCK": 24}), "tuned").summary
+    assert plainly is not None and chosen is not None
+    assert plainly.median < 1e6
+    assert chosen.median >= 2e6
+
+
+def test_threads_reach_the_kernel_and_the_witness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    real = module._witness_threads
+    monkeypatch.setattr(
+        module, "_witness_threads", lambda threads: limits.append(threads) or real(threads)
+    )
+    body = RIGHT + "if (opw::threads() == 3 && n) usleep(2000);"
+    head = f'#include "opwright/parallel.h"\n{USLEEP}'
+    target = operator(tmp_path, {"many": plain(body, head)}, {"many": ", threads=True"})
+    one = row(table(target, setup_of(target, "5", threads=1)), "many").summary
+    three = row(table(target, setup_of(target, "5", threads=3)), "many").summary
+    assert one is not None and three is not None
+    assert one.median < 1e6
+    assert three.median >= 2e6
+    assert limits == [1, 3]
+
+
+def test_each_table_is_handed_over_as_soon_as_it_is_there(tmp_path: Path) -> None:
+    target = operator(tmp_path, {"right": RIGHT})
+    seen: list[tuple[int, int]] = []
+
+    def done(found: Table) -> None:
+        with History.open() as history:  # by now the first verdict is recorded
+            seen.append((found.setup.case.dims["n"], len(history.runs())))
+
+    table(target, setup_of(target, "5"), setup_of(target, "6"), done=done)
+    assert seen == [(5, 0), (6, 0)]
+
+
+def test_nothing_is_allocated_for_what_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = operator(tmp_path, {"right": RIGHT})
+    counted = Verifications(monkeypatch)
+    with pytest.raises(MachineError, match=r"needs .* GiB"):
+        table(target, setup_of(target, "5"), setup_of(target, "9000000000000"))
+    assert counted.kinds == []
+
+
+def test_no_kernel_for_these_types(tmp_path: Path) -> None:
+    target = operator(tmp_path, {"right": RIGHT}, {"right": ', dtypes=["bf16"]'})
+    with pytest.raises(NothingSelectedError, match="no kernel given is for f32"):
+        table(target, setup_of(target, "5"))
