@@ -278,6 +278,25 @@ __global__ void warp_reduce_shared(int* out) {
     }
     if (lane == 0) *out = data[0];
 }
+struct Node {
+    int value;
+    Node* next;
+};
+__global__ void linked_list(int* out) {
+    Node* head = nullptr;
+    for (int i = 0; i < 4; ++i) head = new Node{i, head};
+    int* squares = static_cast<int*>(malloc(4 * sizeof(int)));
+    int sum = 0;
+    for (int i = 0; i < 4; ++i) squares[i] = i * i;
+    while (head) {
+        Node* next = head->next;
+        sum += head->value + squares[head->value];
+        delete head;
+        head = next;
+    }
+    free(squares);
+    out[threadIdx.x] = sum;
+}
 __global__ void greet() { printf("block %d thread %d\n", blockIdx.x, threadIdx.x); }
 __global__ void random_numbers(float* out) {
     curandState state;
@@ -387,6 +406,8 @@ int main() {
         std::memset(flags.data, 0, 64 * sizeof(int));
         look_back<<<32, 32>>>(data, scanned, flags, sums);
         expect("look back", scanned[31], 32 * 511 - 31 * 16);
+        linked_list<<<1, 32>>>(data);
+        expect("new and malloc", data[31], 6 + 14);
         warp_reduce_shared<<<1, 32>>>(sum);
         expect("warp in shared memory", sum[0], 496);
     }

@@ -1,6 +1,7 @@
 // The run-time interface as the host sees it.
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <set>
 
 #include "grid.h"
@@ -366,6 +367,8 @@ cudaError_t launch(const LaunchRequest& given) {
         }
         return error;
     }
+    static std::mutex one_at_a_time;  // host threads may launch side by side; the pool runs one grid
+    const std::lock_guard<std::mutex> hold(one_at_a_time);
     variables.sort();
     std::fflush(stdout);
     RunningLaunch running;
@@ -484,6 +487,26 @@ void device_free(void* memory) {
 }
 
 }  // namespace opw
+
+// `new` and `delete` in device code; everybody else gets the C library's memory. The emulator's own
+// allocations come from here too, on a device thread's stack: what tells them apart is the caller.
+static void* allocate_object(std::size_t size, void* caller) {
+    const opw::core::Worker* w = opw::core::current_worker;
+    const bool device = w && w->current && opw::core::in_program_text(reinterpret_cast<uintptr_t>(caller));
+    void* memory = device ? opw::device_malloc(size ? size : 1) : std::malloc(size ? size : 1);
+    if (!memory) throw std::bad_alloc();
+    return memory;
+}
+static void free_object(void* memory) {
+    if (memory && opw::core::heap.contains(reinterpret_cast<uintptr_t>(memory))) opw::device_free(memory);
+    else std::free(memory);
+}
+OPW_API void* operator new(std::size_t size) { return allocate_object(size, OPW_CALLER); }
+OPW_API void* operator new[](std::size_t size) { return allocate_object(size, OPW_CALLER); }
+OPW_API void operator delete(void* memory) noexcept { free_object(memory); }
+OPW_API void operator delete[](void* memory) noexcept { free_object(memory); }
+OPW_API void operator delete(void* memory, std::size_t) noexcept { free_object(memory); }
+OPW_API void operator delete[](void* memory, std::size_t) noexcept { free_object(memory); }
 
 using namespace opw::core;
 

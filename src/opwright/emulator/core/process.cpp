@@ -128,7 +128,9 @@ void limit_memory() {
     if (!text) return;
     const rlimit data{std::strtoull(text, nullptr, 10), std::strtoull(text, nullptr, 10)};
     const rlimit core{0, 0};
+    const rlimit file{rlim_t{1} << 28, rlim_t{1} << 28};  // its output goes to files
     setrlimit(RLIMIT_DATA, &data);
+    setrlimit(RLIMIT_FSIZE, &file);
     setrlimit(RLIMIT_CORE, &core);
 }
 
