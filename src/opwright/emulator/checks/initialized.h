@@ -20,15 +20,15 @@ public:
         a.shadow[shadow_initialized] = nullptr;
     }
     void host_wrote(Allocation& a, uintptr_t address, size_t size) override {
-        if (uint8_t* const bits = static_cast<uint8_t*>(a.shadow[shadow_initialized])) mark(bits, address - a.low, size);
+        if (uint8_t* const bits = static_cast<uint8_t*>(a.shadow[shadow_initialized])) mark(bits, address - a.base(), size);
     }
     void device_copied(Allocation& to, uintptr_t t, Allocation& from, uintptr_t f, size_t size) override {
         uint8_t* const target = static_cast<uint8_t*>(to.shadow[shadow_initialized]);
         const uint8_t* const source = static_cast<const uint8_t*>(from.shadow[shadow_initialized]);
         if (!target) return;
-        if (!source) return mark(target, t - to.low, size);
+        if (!source) return mark(target, t - to.base(), size);
         for (size_t i = 0; i < size; ++i) {
-            const size_t s = f - from.low + i, d = t - to.low + i;
+            const size_t s = f - from.base() + i, d = t - to.base() + i;
             const uint8_t bit = static_cast<uint8_t>(1u << (d & 3));
             if (source[s / 4] >> (s & 3) & 1) target[d / 4] |= bit;
             else target[d / 4] &= static_cast<uint8_t>(~bit);
@@ -50,7 +50,7 @@ public:
         if (!a.allocation) return true;
         uint8_t* const bits = static_cast<uint8_t*>(a.allocation->shadow[shadow_initialized]);
         if (!bits) return true;
-        const size_t at = a.address - a.allocation->low;
+        const size_t at = a.address - a.allocation->base();
         if (a.size >= 4) {
             bool whole = true;
             for (size_t w = at / 4, end = (at + a.size) / 4; w < end; ++w) {
@@ -68,7 +68,7 @@ public:
     }
 
 private:
-    static size_t words(const Allocation& a) { return (a.size() + 3) / 4; }
+    static size_t words(const Allocation& a) { return (a.high - a.base() + 3) / 4; }
     static void mark(uint8_t* bits, size_t at, size_t size) {
         size_t i = at;
         const size_t end = at + size;

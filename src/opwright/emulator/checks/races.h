@@ -25,12 +25,12 @@ class Races final : public Observer {
 public:
     Races() { owners_ = zeroed<uint32_t>(size_t{1} << 29); }
 
-    void allocated(Allocation& a) override { a.shadow[shadow_races] = new Shadow(a.size()); }
+    void allocated(Allocation& a) override { a.shadow[shadow_races] = new Shadow(a.high - a.base()); }
     void freed(Allocation& a) override {
         delete static_cast<Shadow*>(a.shadow[shadow_races]);
         a.shadow[shadow_races] = nullptr;
     }
-    void shared_appears(Block&, Allocation& a) override { a.shadow[shadow_races] = new Shadow(a.size()); }
+    void shared_appears(Block&, Allocation& a) override { a.shadow[shadow_races] = new Shadow(a.high - a.base()); }
 
     void launch_begins(Grid& launch) override {
         launch_ = &launch;
@@ -114,15 +114,15 @@ public:
         BlockState& s = *me.block;
         if (me.pending_size) settle(me);
         const bool shared = a.space == Space::shared;
-        unsigned flags = a.flags;
-        // Two volatile accesses are two single accesses in some order; between the lanes of a warp,
-        // which share memory must order, they are what warp-synchronous code got wrong.
-        const bool as_atomic = (flags & is_atomic) || (flags & is_volatile);
+        const unsigned flags = a.flags;
+        // A volatile access to global memory is one access in some order with others of its kind. In
+        // shared memory it is kept as a plain one, and `suspect` decides by whose it meets.
+        const bool as_atomic = (flags & is_atomic) || ((flags & is_volatile) && !shared);
         const uint64_t mine = me.record | (a.site < 16384 ? uint64_t{a.site} << 2 : 0) | (flags & is_write ? 2 : 0) |
                               (flags & scope_block ? 1 : 0);
-        const size_t at = a.address - a.allocation->low;
+        const size_t at = a.address - a.allocation->base();
         const Look look{*this, s, me, a, shared, mine, s.parallel && !shared};
-        if (as_atomic) exchange_knowledge(a, s, me);
+        if (flags & (is_atomic | is_volatile)) exchange_knowledge(a, s, me);
         if (__builtin_expect(a.size < 4 || shadow->bytes.load(std::memory_order_relaxed), 0)) {
             Cell* const bytes = shadow->by_byte();
             look.visit(shadow->words[at / 4], as_atomic, false);
@@ -363,7 +363,16 @@ private:
             if (!long_past(record) && !same_thread_and_time(record, mine)) suspect(record);
         }
         __attribute__((noinline)) void suspect(uint64_t record) const {
-            if (!ordered(record)) races.found(*this, record);
+            if (!excused(record) && !ordered(record)) races.found(*this, record);
+        }
+        // Single accesses to shared memory by two warps, as flags between warps are. Between lanes of one
+        // warp, two volatile ones are what warp-synchronous code without __syncwarp got wrong.
+        bool excused(uint64_t record) const {
+            constexpr unsigned single = is_atomic | is_volatile;
+            if (!shared || !(a.flags & single)) return false;
+            const unsigned theirs = site(static_cast<uint32_t>(record >> 2) & 16383).flags;
+            if (!(theirs & single)) return false;
+            return (record ^ mine) >> 21 & 31 || ((a.flags | theirs) & is_atomic);
         }
 
         __attribute__((always_inline)) void visit(Cell& cell, bool as_atomic, bool keep) const {
@@ -434,11 +443,8 @@ private:
                 check(load(cell.read[1]));
             }
             if (before && ((before | mine) & 2)) {
-                // Atomics of one block's scope are plain accesses to every other block; so are volatile
-                // ones to the lanes of a warp in shared memory.
-                const bool narrow = ((before | mine) & 1) && !own_block(static_cast<uint32_t>(before >> 32));
-                const bool lanes = shared && (a.flags & is_volatile) && (before >> 21 & 31) == (mine >> 21 & 31);
-                if (narrow || lanes) check(before);
+                // Atomics of one block's scope are plain accesses to every other block.
+                if (((before | mine) & 1) && !own_block(static_cast<uint32_t>(before >> 32))) check(before);
             }
         }
     };

@@ -380,6 +380,9 @@ Outcome advance(Worker& w, RunningLaunch& launch, Slot& slot) {
             // Before being counted in: the last one to arrive starts the next generation.
             slot.generation = launch.generation.load();
             slot.at_grid = true;
+            for (uint32_t i = 0; i < b.thread_count; ++i) {
+                if (b.threads[i].state == Thread::State::grid) launch.grid_waiter = &b.threads[i];
+            }
             launch.at_grid.fetch_add(1);
             return Outcome::moved;
         } else if (ready == 0) {
@@ -417,6 +420,8 @@ bool open_grid_barrier(RunningLaunch& launch) {
     const std::lock_guard<std::mutex> hold(launch.mutex);
     const uint64_t waiting = launch.at_grid.load();
     if (waiting == 0 || waiting + launch.finished.load() != launch.seen.blocks) return false;
+    const uint64_t left_out = launch.finished.load();
+    if (left_out) for (Observer* o : observers.all) o->grid_barrier_left_out(launch.seen, *launch.grid_waiter, left_out);
     for (Observer* o : observers.all) o->grid_synchronized(launch.seen);
     launch.at_grid = 0;
     launch.generation.fetch_add(1);

@@ -60,6 +60,7 @@ struct RunningLaunch {
     std::atomic<uint64_t> finished{0};
     std::atomic<uint64_t> at_grid{0};
     std::atomic<uint64_t> generation{0};
+    std::atomic<const Thread*> grid_waiter{nullptr};  // one of those at the grid's barrier
     std::atomic<bool> aborted{false};
     std::atomic<bool> shared_reported{false};
     std::atomic<bool> unseen_reported{false};

@@ -53,6 +53,8 @@ struct Allocation {
 
     bool host_may_touch() const { return kind == Kind::managed || kind == Kind::pinned; }
     size_t size() const { return high - low; }
+    // Where observers number its words from: an array may begin between two words.
+    uintptr_t base() const { return low & ~uintptr_t{15}; }
 };
 
 // A place in the program's text that touches memory.

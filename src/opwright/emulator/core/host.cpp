@@ -84,7 +84,7 @@ void host_report(const char* kind, const std::string& message) {
     report(r);
 }
 
-cudaError_t allocate(void** pointer, size_t size, Allocation::Kind kind) {
+cudaError_t allocate(void** pointer, size_t size, Allocation::Kind kind, size_t lead = 0) {
     Host& h = host();
     if (!pointer) return fail(cudaErrorInvalidValue);
     if (size == 0) {
@@ -92,7 +92,7 @@ cudaError_t allocate(void** pointer, size_t size, Allocation::Kind kind) {
         return cudaSuccess;
     }
     if (size > limits().memory || h.used + size > limits().memory) return fail(cudaErrorMemoryAllocation);
-    Allocation* made = heap.allocate(size);
+    Allocation* made = heap.allocate(size, lead);
     if (!made) return fail(cudaErrorMemoryAllocation);
     h.used += size;
     made->kind = kind;
@@ -329,6 +329,11 @@ void note_call(const char* file, int line, const char* arguments) {
     host().file = file;
     host().line = line;
     host().arguments = arguments;
+}
+
+cudaError_t place(void** pointer, size_t size, size_t lead, const char* name) {
+    host().arguments = name;
+    return allocate(pointer, size, Allocation::Kind::device, lead);
 }
 
 cudaError_t launch(const LaunchRequest& given) {

@@ -25,7 +25,8 @@ public:
         low_ = reserve(span, MAP_PRIVATE);
         map_ = reinterpret_cast<std::atomic<uint32_t>*>(reserve(span / page * sizeof(uint32_t)));
         mprotect(reinterpret_cast<void*>(map_), span / page * sizeof(uint32_t), PROT_READ | PROT_WRITE);
-        next_ = low_ + page * 16;
+        // Far inside, so that an index that overflowed an int still lands in the region.
+        next_ = low_ + span / 8;
         allocations_.emplace_back();  // number 0 stands for "none"
     }
 
@@ -37,16 +38,17 @@ public:
         return number ? by_number_[number] : nullptr;
     }
 
-    // Null when the address space or the host's memory is used up.
-    Allocation* allocate(size_t size) {
+    // Null when the address space or the host's memory is used up. The array begins `lead` bytes (less
+    // than a page) behind a page's start.
+    Allocation* allocate(size_t size, size_t lead = 0) {
         const std::lock_guard<std::mutex> hold(mutex_);
-        const size_t pages = (std::max<size_t>(size, 1) + page - 1) / page;
+        const size_t pages = (std::max<size_t>(lead + size, 1) + page - 1) / page;
         const size_t gap = std::clamp(pages * page, size_t{1} << 16, largest_gap);
         if (next_ + pages * page + gap > low_ + span || allocations_.size() >= limit) return nullptr;
         if (mprotect(reinterpret_cast<void*>(next_), pages * page, PROT_READ | PROT_WRITE)) return nullptr;
         Allocation& made = allocations_.emplace_back();
-        made.low = next_;
-        made.high = next_ + size;
+        made.low = next_ + lead;
+        made.high = made.low + size;
         const uint32_t number = static_cast<uint32_t>(allocations_.size() - 1);
         by_number_[number] = &made;
         for (size_t i = 0; i < pages; ++i) {
@@ -57,8 +59,9 @@ public:
     }
 
     void release(Allocation& allocation) {
-        const size_t size = (std::max<size_t>(allocation.size(), 1) + page - 1) / page * page;
-        void* pages = reinterpret_cast<void*>(allocation.low);
+        const uintptr_t start = allocation.low & ~(page - 1);
+        const size_t size = (std::max<size_t>(allocation.high - start, 1) + page - 1) / page * page;
+        void* pages = reinterpret_cast<void*>(start);
         allocation.freed = true;
         // Gives the memory back and makes the host fault there.
         mmap(pages, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

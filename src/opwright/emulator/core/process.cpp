@@ -1,4 +1,5 @@
 // The program's beginning, its end, and every way of ending badly.
+#include <condition_variable>
 #include <csignal>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -79,9 +80,39 @@ void on_sample(int, siginfo_t*, void* raw) {
     sampled_pc = program_counter(raw) + 1;
 }
 
+// When the program is to be ended; a program that serves many requests moves it.
+struct Deadline {
+    using Clock = std::chrono::steady_clock;
+    std::mutex mutex;
+    std::condition_variable moved;
+    double limit = 0;  // seconds
+    Clock::time_point time = Clock::time_point::max();
+
+    void set(double seconds) {
+        const std::lock_guard<std::mutex> hold(mutex);
+        limit = seconds;
+        time = seconds > 0 ? Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))
+                           : Clock::time_point::max();
+        moved.notify_all();
+    }
+    double wait() {
+        std::unique_lock<std::mutex> hold(mutex);
+        while (Clock::now() < time) {
+            if (time == Clock::time_point::max()) moved.wait(hold);
+            else moved.wait_until(hold, Clock::time_point(time));
+        }
+        return limit;
+    }
+};
+// Never destroyed: the watcher waits on it until the very end.
+Deadline& deadline() {
+    static Deadline* const the = new Deadline;
+    return *the;
+}
+
 // Ends a program that does not come back, saying where it was.
-void watch(double seconds) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+void watch() {
+    const double seconds = deadline().wait();
     if (ended) return;
     pthread_t whom = main_thread;
     {
@@ -151,12 +182,13 @@ struct Process {
         if (const char* text = std::getenv("OPWRIGHT_EMULATOR_TIME")) {
             const double seconds = std::strtod(text, nullptr);
             // The watcher takes no samples of itself.
-            std::thread([seconds] {
+            deadline().set(seconds);
+            std::thread([] {
                 sigset_t set;
                 sigemptyset(&set);
                 sigaddset(&set, SIGUSR2);
                 pthread_sigmask(SIG_BLOCK, &set, nullptr);
-                watch(seconds);
+                watch();
             }).detach();
         }
     }
@@ -169,6 +201,12 @@ struct Process {
 Process process;
 
 }  // namespace
+
+}  // namespace opw::core
+
+void opw::limit_time(double seconds) { opw::core::deadline().set(seconds); }
+
+namespace opw::core {
 
 void prepare_host_thread() { give_signal_stack(); }
 

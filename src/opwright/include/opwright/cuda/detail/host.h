@@ -193,6 +193,10 @@ struct LaunchRequest {
 };
 OPW_API cudaError_t launch(const LaunchRequest& request);
 OPW_API void note_call(const char* file, int line, const char* arguments);
+// For programs that serve requests. An allocation of this name that begins `lead` bytes (less than a
+// page) behind a page's start; and a new time limit, from now on, or none when it is 0.
+OPW_API cudaError_t place(void** pointer, std::size_t size, std::size_t lead, const char* name);
+OPW_API void limit_time(double seconds);
 OPW_API cudaError_t to_symbol(const void* symbol, const void* from, std::size_t size, std::size_t offset,
                               cudaMemcpyKind kind);
 OPW_API cudaError_t from_symbol(void* to, const void* symbol, std::size_t size, std::size_t offset,
