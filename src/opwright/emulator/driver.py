@@ -143,7 +143,7 @@ class Emulation:
 
 
 @dataclass
-class _Raw:
+class Records:
     """What the run-time wrote while the program ran."""
 
     findings: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -152,8 +152,10 @@ class _Raw:
     launches: list[dict[str, Any]] = field(default_factory=list)
     confirmed: set[int] = field(default_factory=set)  # reads that a compare-and-swap confirms
     ended: bool = False
+    served: int = 0  # requests that a program which serves them has done
 
     def take(self, line: bytes) -> None:
+        """Read one line; what is not ours is left out."""
         try:
             record = json.loads(line)
         except ValueError:
@@ -170,6 +172,8 @@ class _Raw:
             self.confirmed.add(record["confirmed_read"])
         elif "launch" in record:
             self.launches.append(record)
+        elif "served" in record:
+            self.served = record["served"]
         elif "end" in record:
             self.ended = True
 
@@ -311,8 +315,8 @@ def emulate(
             if seed + i == 0
             else command.replace(" emulate", f" emulate --seed {seed + i}", 1)
         )
-        frames = symbolize(built.path, _addresses(raw))
-        findings += _findings(raw, frames, name, rerun)
+        frames = symbolize(built.path, addresses_of(raw))
+        findings += findings_of(raw, frames, name, rerun)
         if code < 0 and not any(
             r["kind"] in ("crash", "abort", "stack-overflow") for r in raw.findings.values()
         ):
@@ -328,7 +332,7 @@ def emulate(
                 stdout=out,
                 stderr=err,
                 findings=(),
-                counters=_counters(raw, frames),
+                counters=counters_of(raw, frames),
                 launches=tuple(raw.launches),
                 seconds=seconds,
                 build_seconds=0.0 if built.cached else built.seconds,
@@ -364,6 +368,36 @@ def _free_memory() -> int:
     return int(found[1]) * 1024 if found else 1 << 33
 
 
+def settings(
+    descriptor: int,
+    profile: Profile,
+    *,
+    memory_limit: int = 0,
+    seed: int = 0,
+    time_limit: float = 60.0,
+    workers: int = 0,
+    checks: bool = True,
+    counters: bool = False,
+) -> dict[str, str]:
+    """The environment of a program that ``compile_program`` made; ``emulate`` explains the options.
+
+    What it finds is written to ``descriptor``, which it inherits, as lines for ``Records.take``.
+    """
+    limit = memory_limit or _free_memory() * 3 // 4
+    found = {
+        "OPWRIGHT_EMULATOR_FD": str(descriptor),
+        "OPWRIGHT_EMULATOR_PROFILE": profile.environment(limit),
+        "OPWRIGHT_EMULATOR_MEMORY": str(limit),
+        "OPWRIGHT_EMULATOR_SEED": str(seed),
+        "OPWRIGHT_EMULATOR_TIME": str(time_limit),
+        "OPWRIGHT_EMULATOR_CHECKS": "1" if checks else "0",
+        "OPWRIGHT_EMULATOR_COUNTERS": "1" if counters else "0",
+    }
+    if workers:
+        found["OPWRIGHT_EMULATOR_WORKERS"] = str(workers)
+    return found
+
+
 def _run(
     built: Built,
     args: Sequence[str],
@@ -375,22 +409,22 @@ def _run(
     checks: bool,
     counters: bool,
     stdin: bytes,
-) -> tuple[int, str, str, _Raw, float]:
-    raw = _Raw()
-    limit = memory_limit or _free_memory() * 3 // 4
+) -> tuple[int, str, str, Records, float]:
+    raw = Records()
     read, write = os.pipe()
     environment = {
         **os.environ,
-        "OPWRIGHT_EMULATOR_FD": str(write),
-        "OPWRIGHT_EMULATOR_PROFILE": profile.environment(limit),
-        "OPWRIGHT_EMULATOR_MEMORY": str(limit),
-        "OPWRIGHT_EMULATOR_SEED": str(seed),
-        "OPWRIGHT_EMULATOR_TIME": str(time_limit),
-        "OPWRIGHT_EMULATOR_CHECKS": "1" if checks else "0",
-        "OPWRIGHT_EMULATOR_COUNTERS": "1" if counters else "0",
+        **settings(
+            write,
+            profile,
+            memory_limit=memory_limit,
+            seed=seed,
+            time_limit=time_limit,
+            workers=workers,
+            checks=checks,
+            counters=counters,
+        ),
     }
-    if workers:
-        environment["OPWRIGHT_EMULATOR_WORKERS"] = str(workers)
 
     def listen() -> None:
         with os.fdopen(read, "rb") as pipe:
@@ -435,7 +469,8 @@ def _run(
     return process.returncode, texts[0], texts[1], raw, seconds
 
 
-def _addresses(raw: _Raw) -> list[int]:
+def addresses_of(raw: Records) -> list[int]:
+    """Every place in the program that was written of, for ``symbolize``."""
     found = [r[key] for r in raw.findings.values() for key in ("pc", "other_pc")]
     return found + [r["pc"] for r in raw.counters]
 
@@ -449,9 +484,10 @@ def _users(frames: tuple[Frame, ...]) -> Frame:
     return frames[0] if frames else Frame("", "", 0)
 
 
-def _findings(
-    raw: _Raw, frames: Mapping[int, tuple[Frame, ...]], program: str, command: str
+def findings_of(
+    raw: Records, frames: Mapping[int, tuple[Frame, ...]], program: str, command: str
 ) -> list[Finding]:
+    """What was found, one entry for each kind and line; ``case`` is the thread in words."""
     found: dict[tuple[Any, ...], Finding] = {}
     for number, record in raw.findings.items():
         tally = raw.counts.get(number, {"count": 1, "same": 0})
@@ -556,7 +592,8 @@ def _ended_by_signal(number: int, program: str, command: str) -> Finding:
     return Finding(kind, program, "", f"the program was ended by {name}", command=command)
 
 
-def _counters(raw: _Raw, frames: Mapping[int, tuple[Frame, ...]]) -> tuple[Counter, ...]:
+def counters_of(raw: Records, frames: Mapping[int, tuple[Frame, ...]]) -> tuple[Counter, ...]:
+    """What was counted, one entry for each line, array and kind of access."""
     sums: dict[tuple[str, str, int, str, str, str], dict[str, int]] = {}
     names = (
         "requests",
