@@ -65,7 +65,7 @@ def test_a_fault_is_found_at_its_line(
 @pytest.mark.parametrize(
     "case",
     [row[0] for row in FAULTS if row[0] != "same_value"]
-    + ["warp_sum", "halves", "spin", "recursion", "unchecked", "threads"],
+    + ["warp_sum", "volatile_sum", "flag", "halves", "spin", "recursion", "unchecked", "threads"],
 )
 def test_a_correct_look_alike_is_clean(faults: Program, case: str) -> None:
     run = faults.run(case, "good")
@@ -75,12 +75,13 @@ def test_a_correct_look_alike_is_clean(faults: Program, case: str) -> None:
     assert run.exit_code == 0
 
 
-def test_lanes_that_share_memory_without_syncwarp(faults: Program) -> None:
-    findings = faults.findings("warp_sum")
+@pytest.mark.parametrize(("case", "mark"), [("warp_sum", "warp"), ("volatile_sum", "volatile")])
+def test_lanes_that_share_memory_without_syncwarp(faults: Program, case: str, mark: str) -> None:
+    findings = faults.findings(case)
     assert {f.kind for f in findings} == {"race-shared"}
     assert {f.line for f in findings} | {f.details["other_line"] for f in findings} >= {
-        faults.line("warp_read"),
-        faults.line("warp_write"),
+        faults.line(f"{mark}_read"),
+        faults.line(f"{mark}_write"),
     }
 
 

@@ -49,6 +49,37 @@ template <bool SYNC> __global__ void warp_sum(int* out) {
     }
     if (lane == 0) *out = data[0];
 }
+template <bool SYNC> __global__ void volatile_sum(int* out) {
+    __shared__ volatile int data[64];
+    int lane = threadIdx.x;
+    data[lane] = 1;
+    __syncthreads();
+    if (lane < 32) {
+        for (int step = 32; step; step /= 2) {
+            int sum = data[lane] + data[lane + step];  // @volatile_read
+            if (SYNC) __syncwarp();
+            data[lane] = sum;  // @volatile_write
+            if (SYNC) __syncwarp();
+        }
+    }
+    if (lane == 0) *out = data[0];
+}
+__global__ void flag_between_warps(int* out) {
+    __shared__ volatile int ready;
+    __shared__ int value;
+    if (threadIdx.x == 0) ready = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        value = 7;
+        __threadfence_block();
+        ready = 1;
+    }
+    if (threadIdx.x == 32) {
+        while (!ready) {}
+        __threadfence_block();
+        *out = value;
+    }
+}
 __global__ void same_value(int* flag, int value) {
     *flag = value * threadIdx.x + 5;  // @same_value
 }
@@ -139,6 +170,11 @@ int main(int argc, char** argv) {
         if (good) warp_sum<true><<<1, 32>>>(b);
         else warp_sum<false><<<1, 32>>>(b);
     }
+    if (which == "volatile_sum") {
+        if (good) volatile_sum<true><<<1, 64>>>(b);
+        else volatile_sum<false><<<1, 64>>>(b);
+    }
+    if (which == "flag") flag_between_warps<<<1, 64>>>(b);
     if (which == "same_value") same_value<<<1, 32>>>(b, good ? 0 : 1);
     if (which == "halves") halves_apart<<<1, 32>>>(reinterpret_cast<unsigned short*>(b));
     if (which == "count") count_shared<<<1, 64>>>(b, good);
