@@ -46,10 +46,11 @@ namespace opw {
 
 using namespace core;
 
-uint3 thread_index() noexcept { return here().index; }
-uint3 block_index() noexcept { return here().block->index; }
-uint3 block_size() noexcept { return here().block->launch->block; }
-uint3 grid_size() noexcept { return here().block->launch->grid; }
+unsigned thread_number(int which) noexcept {
+    const uint3& index = here().index;
+    return which == 0 ? index.x : which == 1 ? index.y : index.z;
+}
+unsigned block_number(int which) noexcept { return here().block->numbers[which]; }
 
 void enter_kernel() {
     Thread& t = here();

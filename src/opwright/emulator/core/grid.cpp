@@ -84,6 +84,8 @@ void start_block(RunningLaunch& launch, Slot& slot, uint64_t linear) {
     b.linear = linear;
     b.index = uint3{static_cast<unsigned>(linear % grid.x), static_cast<unsigned>(linear / grid.x % grid.y),
                     static_cast<unsigned>(linear / (uint64_t{grid.x} * grid.y))};
+    const unsigned numbers[] = {b.index.x, b.index.y, b.index.z, size.x, size.y, size.z, grid.x, grid.y, grid.z};
+    std::copy(std::begin(numbers), std::end(numbers), b.numbers);
     const uint32_t count = size.x * size.y * size.z;
     if (slot.layout_of != launch.seen.number) {
         slot.layout_of = launch.seen.number;

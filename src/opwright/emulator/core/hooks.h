@@ -120,6 +120,7 @@ struct Warp {
 struct Block {
     Grid* launch = nullptr;
     uint3 index{};
+    unsigned numbers[9] = {};  // index, block's size, grid's size
     uint64_t linear = 0;
     uint32_t slot = 0;  // which of the resident blocks, from 0: what observers keep state by
     Thread* threads = nullptr;

@@ -36,12 +36,24 @@
 
 namespace opw {
 
-// The function bodies never touch memory that the program can see, and a thread asks for its own
-// indices only: hence const, so that the compiler calls each once.
-OPW_API __attribute__((const)) uint3 thread_index() noexcept;
-OPW_API __attribute__((const)) uint3 block_index() noexcept;
-OPW_API __attribute__((const)) uint3 block_size() noexcept;
-OPW_API __attribute__((const)) uint3 grid_size() noexcept;
+// Numbers of the calling thread (its index) and of its block (index, block's size, grid's size; x, y
+// and z of each). They stay the same for as long as a thread lives: hence const, so that a compiler
+// asks for each once. One scalar a call, because compilers do not remember structures.
+OPW_API __attribute__((const)) unsigned thread_number(int which) noexcept;
+OPW_API __attribute__((const)) unsigned block_number(int which) noexcept;
+
+__attribute__((always_inline)) inline uint3 thread_index() {
+    return uint3{thread_number(0), thread_number(1), thread_number(2)};
+}
+__attribute__((always_inline)) inline uint3 block_index() {
+    return uint3{block_number(0), block_number(1), block_number(2)};
+}
+__attribute__((always_inline)) inline dim3 block_size() {
+    return dim3(block_number(3), block_number(4), block_number(5));
+}
+__attribute__((always_inline)) inline dim3 grid_size() {
+    return dim3(block_number(6), block_number(7), block_number(8));
+}
 
 // The first thing in a kernel: what came before it (copying its arguments) was the host's doing.
 OPW_API void enter_kernel();
@@ -115,8 +127,8 @@ template <class T> inline T shuffle(WarpOperation operation, unsigned mask, T va
 
 #define threadIdx (::opw::thread_index())
 #define blockIdx (::opw::block_index())
-#define blockDim (::dim3(::opw::block_size()))
-#define gridDim (::dim3(::opw::grid_size()))
+#define blockDim (::opw::block_size())
+#define gridDim (::opw::grid_size())
 constexpr int warpSize = 32;
 
 #define __syncthreads ::opw::block_barrier
