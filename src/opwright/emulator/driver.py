@@ -153,6 +153,7 @@ class Records:
     confirmed: set[int] = field(default_factory=set)  # reads that a compare-and-swap confirms
     ended: bool = False
     served: int = 0  # requests that a program which serves them has done
+    refused: str = ""  # the operand that it had no room for
 
     def take(self, line: bytes) -> None:
         """Read one line; what is not ours is left out."""
@@ -174,6 +175,8 @@ class Records:
             self.launches.append(record)
         elif "served" in record:
             self.served = record["served"]
+        elif "refused" in record:
+            self.refused = record["refused"]
         elif "end" in record:
             self.ended = True
 

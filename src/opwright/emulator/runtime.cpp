@@ -32,4 +32,5 @@
 #include "core/host.cpp"
 #include "core/report.cpp"
 #include "core/process.cpp"
+#include "core/serve.cpp"
 #include "checks/all.cpp"

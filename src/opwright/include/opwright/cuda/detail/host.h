@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "../../call.h"
 #include "device.h"
 
 enum cudaError {
@@ -197,6 +198,9 @@ OPW_API void note_call(const char* file, int line, const char* arguments);
 // page) behind a page's start; and a new time limit, from now on, or none when it is 0.
 OPW_API cudaError_t place(void** pointer, std::size_t size, std::size_t lead, const char* name);
 OPW_API void limit_time(double seconds);
+// Serves launches of one kernel until standard input ends (see core/serve.cpp); a program's exit code.
+OPW_API int serve(void (*launch)(dim3 grid, dim3 block, void* const* tensors, const Value* values),
+                  const char* const* names, std::size_t tensors, std::size_t values);
 OPW_API cudaError_t to_symbol(const void* symbol, const void* from, std::size_t size, std::size_t offset,
                               cudaMemcpyKind kind);
 OPW_API cudaError_t from_symbol(void* to, const void* symbol, std::size_t size, std::size_t offset,
