@@ -23,6 +23,15 @@
 #undef cudaLaunchCooperativeKernel
 #undef cudaMemcpyToSymbol
 #undef cudaMemcpyFromSymbol
+#undef cudaMemcpy2DAsync
+#undef cudaMemset2D
+#undef cudaMemcpyToSymbolAsync
+#undef cudaMemcpyFromSymbolAsync
+#undef cudaStreamDestroy
+#undef cudaStreamSynchronize
+#undef cudaStreamQuery
+#undef cudaStreamWaitEvent
+#undef cudaEventRecord
 #undef cudaFuncSetAttribute
 #undef cudaFuncGetAttributes
 

@@ -37,7 +37,14 @@ public:
         begin_era();
     }
     // The grid's barrier orders everything before it.
-    void grid_synchronized(Grid&) override { begin_era(); }
+    void grid_synchronized(Grid&) override {
+        begin_era();
+        for (uint32_t i = 0; i < slots(); ++i) {
+            if (!states_[i]) continue;
+            states_[i]->known.clear();
+            for (ThreadState& t : states_[i]->threads) t.forget();
+        }
+    }
 
     void block_begins(Block& b) override {
         BlockState& s = state(b);
@@ -45,15 +52,13 @@ public:
         s.next = s.end = 0;
         s.first = s.epoch = fresh(s);
         s.known.clear();
-        s.stepped = false;
+        s.stepped = s.fences = false;
         s.parallel = b.launch->blocks > 1;
         if (s.threads.size() < b.thread_count) s.threads.resize(b.thread_count);
         for (uint32_t i = 0; i < b.thread_count; ++i) {
             ThreadState& t = s.threads[i];
             t.record = uint64_t{s.epoch} << 32 | uint64_t{i} << 16;
-            t.fenced = false;
-            t.known.clear();
-            t.listening = 0;
+            t.forget();
             t.block = &s;
             b.threads[i].kept[thread_races] = &t;
         }
@@ -63,6 +68,8 @@ public:
     void block_ends(Block& b) override { settle(b); }
     void barrier(Block& b) override {
         BlockState& s = state(b);
+        if (s.fences) share(s, 0, b.thread_count, ~0u);
+        s.fences = false;
         s.epoch = fresh(s);
         for (uint32_t i = 0; i < b.thread_count; ++i) {
             ThreadState& t = s.threads[i];
@@ -87,6 +94,7 @@ public:
             std::memcpy(clocks->of[l], joined, sizeof joined);
             step(s, s.threads[w.index * warp_size + static_cast<uint32_t>(l)]);
         }
+        if (s.fences) share(s, w.index * warp_size, w.lanes, group);
     }
     void turn_ends(Warp& w) override {
         if (pending_.load(std::memory_order_relaxed) == 0) return;
@@ -103,6 +111,11 @@ public:
         listen(me);
         me.fence_known = s.known;
         for (const Knowledge& k : me.known) learn(me.fence_known, k);
+        if (scope != Scope::block) {
+            me.device_clock = me.fence_clock;
+            me.device_known = me.fence_known;
+            me.unshared = s.fences = true;
+        }
         step(s, me);
     }
 
@@ -165,6 +178,12 @@ private:
         Channel* channel;
         uint32_t entries;  // of its log, from the beginning
     };
+    // What threads of a block, each by its own fence, had made visible to the whole device before a
+    // barrier: any of them may tell of it afterwards. Clocks by thread, 0 where there was no fence.
+    struct Fenced {
+        std::vector<uint64_t> clocks;
+        std::vector<Knowledge> known;
+    };
     struct Entry {
         uint32_t block;
         uint32_t epoch;    // of the block: every thread's work in the intervals before it
@@ -172,6 +191,7 @@ private:
         uint64_t clock;    // of the thread: its own work up to here
         bool block_only;
         std::vector<Knowledge> known;
+        std::shared_ptr<const Fenced> others;
     };
     struct Channel {
         std::vector<Entry> log;
@@ -190,8 +210,21 @@ private:
         uint32_t fence_epoch = 0;
         uint64_t fence_clock = 0;
         std::vector<Knowledge> fence_known;
+        uint64_t device_clock = 0;  // at its last fence of more than its block
+        std::vector<Knowledge> device_known;
+        bool unshared = false;      // no barrier since then
+        std::shared_ptr<const Fenced> passed;
         std::vector<Knowledge> known;
         uintptr_t listening = 0;  // where it last read atomically
+
+        void forget() {
+            fenced = unshared = false;
+            device_clock = listening = 0;
+            passed.reset();
+            fence_known.clear();
+            device_known.clear();
+            known.clear();
+        }
     };
     struct Clocks {
         uint64_t of[warp_size][warp_size] = {};
@@ -202,6 +235,7 @@ private:
         uint32_t next = 0, end = 0;      // numbers left
         bool stepped = false;            // a thread has passed __syncwarp or a fence
         bool parallel = false;           // other blocks may run at the same time
+        bool fences = false;             // of more than the block, since its barrier
         std::vector<ThreadState> threads;
         std::vector<std::unique_ptr<Clocks>> clocks;
         std::vector<Knowledge> known;
@@ -233,6 +267,29 @@ private:
         channels_.clear();
     }
 
+    // Of `count` threads from the first one, those in the mask (all, for a block) have met.
+    static void share(BlockState& s, uint32_t first, uint32_t count, uint32_t mask) {
+        const auto met = [&](uint32_t i) { return mask == ~0u || mask >> i & 1; };
+        bool news = false;
+        for (uint32_t i = 0; i < count; ++i) news |= met(i) && s.threads[first + i].unshared;
+        if (!news) return;
+        const auto all = std::make_shared<Fenced>();
+        all->clocks.resize(s.threads.size());
+        const Fenced* last = nullptr;
+        for (uint32_t i = 0; i < count; ++i) {
+            if (!met(i)) continue;
+            ThreadState& t = s.threads[first + i];
+            all->clocks[first + i] = std::max(all->clocks[first + i], t.device_clock);
+            for (const Knowledge& k : t.device_known) learn(all->known, k);
+            t.unshared = false;
+            if (!t.passed || t.passed.get() == last) continue;
+            last = t.passed.get();
+            for (size_t j = 0; j < last->clocks.size(); ++j) all->clocks[j] = std::max(all->clocks[j], last->clocks[j]);
+            for (const Knowledge& k : last->known) learn(all->known, k);
+        }
+        for (uint32_t i = 0; i < count; ++i) if (met(i)) s.threads[first + i].passed = all;
+    }
+
     static void learn(std::vector<Knowledge>& known, const Knowledge& news) {
         for (Knowledge& k : known) {
             if (k.channel == news.channel) {
@@ -245,7 +302,7 @@ private:
 
     // An atomic or volatile access passes on what was known at the last fence, and learns what others passed on.
     void exchange_knowledge(const Access& a, BlockState& s, ThreadState& me) {
-        const bool gives = me.fenced && (a.flags & is_write);
+        const bool gives = (me.fenced || me.passed) && (a.flags & is_write);
         if (me.listening && me.listening != a.address) listen(me);
         if (a.flags & is_read) me.listening = a.address;
         if (!gives && !used_.load(std::memory_order_relaxed)) return;
@@ -262,10 +319,10 @@ private:
         const uint32_t thread = a.thread->linear;
         if (!c.log.empty()) {
             const Entry& last = c.log.back();
-            if (last.block == s.linear && last.thread == thread && last.clock == me.fence_clock) return;
+            if (last.block == s.linear && last.thread == thread && last.clock == me.fence_clock && last.others == me.passed) return;
         }
         c.by_block[s.linear].push_back(static_cast<uint32_t>(c.log.size()));
-        c.log.push_back({s.linear, me.fence_epoch, thread, me.fence_clock, me.fence_block_only, me.fence_known});
+        c.log.push_back({s.linear, me.fence_epoch, thread, me.fence_clock, me.fence_block_only, me.fence_known, me.passed});
     }
 
     // The value that an atomic read is about to deliver may be written, by another host thread, after
@@ -295,6 +352,7 @@ private:
                 for (const uint32_t i : of_block->second) {
                     if (i >= k.entries) break;
                     const Entry& e = k.channel->log[i];
+                    if (e.others && record >> 26 <= e.others->clocks[thread]) return true;
                     if (e.block_only && owner != reader) continue;
                     if (interval < e.epoch || (thread == e.thread && record >> 26 <= e.clock)) return true;
                 }
@@ -303,6 +361,7 @@ private:
             for (uint32_t i = 0; i < k.entries && i < k.channel->log.size(); ++i) {
                 const Entry& e = k.channel->log[i];
                 if (!e.known.empty() && told(e.known, record, owner, reader, depth - 1, visited)) return true;
+                if (e.others && told(e.others->known, record, owner, reader, depth - 1, visited)) return true;
             }
         }
         return false;

@@ -39,6 +39,17 @@ public:
         r.details = {{"lane", std::to_string(t.lane)}, {"mask", hexadecimal(mask)}};
         report(r);
     }
+    void source_silent(const Thread& t, uint32_t source, uintptr_t pc) override {
+        if (t.block->faulted) return;
+        Report r;
+        r.kind = "inactive-source-lane";
+        r.pc = pc;
+        r.thread = describe(t);
+        r.message = "lane " + std::to_string(t.lane) + " shuffles from lane " + std::to_string(source) +
+                    ", which takes no part: what it gets is undefined (mask " + hexadecimal(t.mask) + ")";
+        r.details = {{"lane", std::to_string(t.lane)}, {"source", std::to_string(source)}, {"mask", hexadecimal(t.mask)}};
+        report(r);
+    }
     void lanes_missing(Warp&, const Thread& t, uint32_t missing) override {
         Report r;
         r.kind = "lanes-missing";

@@ -219,7 +219,12 @@ void complete(Warp& w, uint32_t group, uintptr_t pc) {
         default: break;
         }
         if (op == Op::shuffle || op == Op::shuffle_up || op == Op::shuffle_down || op == Op::shuffle_xor) {
-            // What a lane that takes no part holds is undefined; the reader keeps its own value.
+            // What a lane that takes no part holds is undefined; the reader keeps its own value. With
+            // up and down this is how sums over part of a warp run out, in lanes whose result is not used.
+            const bool named = op == Op::shuffle || op == Op::shuffle_xor;
+            if (named && !(group >> from & 1) && (!(t.mask >> from & 1) || lane[from].gone() || static_cast<uint32_t>(from) >= w.lanes)) {
+                for (Observer* o : observers.all) o->source_silent(t, static_cast<uint32_t>(from), pc);
+            }
             result = group >> from & 1 ? lane[from].value : t.value;
         }
         results[l] = result;

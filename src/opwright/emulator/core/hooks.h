@@ -200,6 +200,7 @@ public:
     virtual void barrier_left_out(Block&, const Thread&, const std::vector<const Thread*>&) {}
     virtual void barrier_diverged(Block&, const Thread&, const Thread&, uint32_t) {}
     virtual void lane_foreign(const Thread&, uint32_t, uintptr_t) {}
+    virtual void source_silent(const Thread&, uint32_t, uintptr_t) {}  // shuffled from a lane that takes no part
     virtual void lanes_missing(Warp&, const Thread&, uint32_t) {}
     virtual void grid_barrier_left_out(Grid&, const Thread&, uint64_t) {}
     virtual void launch_refused(const LaunchRequest&, const std::string&) {}

@@ -23,6 +23,7 @@ struct Host {
     std::map<std::string, size_t> dynamic_limit;  // by kernel, where the program raised it
     std::map<std::string, size_t> declared_shared;  // by kernel, as seen in a run
     std::set<void*> events;
+    std::set<cudaStream_t> streams;
     uint64_t launches = 0;
 };
 Host& host() {
@@ -336,6 +337,12 @@ cudaError_t place(void** pointer, size_t size, size_t lead, const char* name) {
     return allocate(pointer, size, Allocation::Kind::device, lead);
 }
 
+cudaError_t check_stream(cudaStream_t stream) {
+    if (!stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread || host().streams.count(stream)) return cudaSuccess;
+    host_report("invalid-stream", "this stream was destroyed, or never created");
+    return fail(cudaErrorInvalidResourceHandle);
+}
+
 cudaError_t launch(const LaunchRequest& given) {
     Host& h = host();
     LaunchRequest q = given;
@@ -374,6 +381,8 @@ cudaError_t launch(const LaunchRequest& given) {
     }
     static std::mutex one_at_a_time;  // host threads may launch side by side; the pool runs one grid
     const std::lock_guard<std::mutex> hold(one_at_a_time);
+    if (!by_call) note_call(q.file, q.line, "");
+    if (const cudaError_t unusable = check_stream(q.stream)) return unusable;
     variables.sort();
     std::fflush(stdout);
     RunningLaunch running;
@@ -659,14 +668,17 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+    // Never deleted, so that a handle that was destroyed is never given out again.
     *stream = reinterpret_cast<cudaStream_t>(new char);
+    host().streams.insert(*stream);
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    delete reinterpret_cast<char*>(stream);
+    if (const cudaError_t error = opw::check_stream(stream)) return error;
+    host().streams.erase(stream);
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return opw::check_stream(stream); }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
     Event* made = new Event;
     host().events.insert(made);
@@ -678,7 +690,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     delete event_of(event);
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    if (const cudaError_t error = opw::check_stream(stream)) return error;
     if (!host().events.count(event)) return fail(cudaErrorInvalidResourceHandle);
     event_of(event)->time = std::chrono::steady_clock::now();
     event_of(event)->recorded = true;

@@ -191,7 +191,10 @@ struct LaunchRequest {
     bool cooperative;
     void (*body)(void* arguments);  // one thread's work
     void* arguments;
+    cudaStream_t stream;
 };
+// Whether work may be put into this stream; a finding at the noted call when it may not.
+OPW_API cudaError_t check_stream(cudaStream_t stream);
 OPW_API cudaError_t launch(const LaunchRequest& request);
 OPW_API void note_call(const char* file, int line, const char* arguments);
 // For programs that serve requests. An allocation of this name that begins `lead` bytes (less than a
@@ -217,8 +220,8 @@ OPW_API cudaError_t best_block_size(int* grid, int* block, const char* kernel, s
 class Launch {
 public:
     Launch(const char* file, int line, const char* name, dim3 grid, dim3 block, std::size_t shared = 0,
-           cudaStream_t = nullptr)
-        : request_{grid, block, shared, name, file, line, false, nullptr, nullptr} {}
+           cudaStream_t stream = nullptr)
+        : request_{grid, block, shared, name, file, line, false, nullptr, nullptr, stream} {}
 
     // `call` calls the kernel with the arguments, once a thread. Plain data is copied here; an object
     // that converts itself to what the kernel takes is referred to, for the launch ends before it.
@@ -244,13 +247,13 @@ private:
 
 template <class... Parameters, std::size_t... index>
 cudaError_t launch_pointers(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
-                            std::size_t shared, bool cooperative, std::index_sequence<index...>) {
+                            std::size_t shared, cudaStream_t stream, bool cooperative, std::index_sequence<index...>) {
     struct Pack {
         void (*kernel)(Parameters...);
         std::tuple<std::decay_t<Parameters>...> values;
     };
     Pack pack{kernel, {*static_cast<std::decay_t<Parameters>*>(arguments[index])...}};
-    LaunchRequest request{grid, block, shared, "", "", 0, cooperative, nullptr, &pack};
+    LaunchRequest request{grid, block, shared, "", "", 0, cooperative, nullptr, &pack, stream};
     request.body = [](void* raw) OPW_UNTRACED {
         Pack& p = *static_cast<Pack*>(raw);
         p.kernel(std::get<index>(p.values)...);
@@ -262,14 +265,14 @@ cudaError_t launch_pointers(void (*kernel)(Parameters...), dim3 grid, dim3 block
 
 template <class... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
-                             std::size_t shared = 0, cudaStream_t = nullptr) {
-    return ::opw::launch_pointers(kernel, grid, block, arguments, shared, false,
+                             std::size_t shared = 0, cudaStream_t stream = nullptr) {
+    return ::opw::launch_pointers(kernel, grid, block, arguments, shared, stream, false,
                                   std::index_sequence_for<Parameters...>());
 }
 template <class... Parameters>
 cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments,
-                                        std::size_t shared = 0, cudaStream_t = nullptr) {
-    return ::opw::launch_pointers(kernel, grid, block, arguments, shared, true,
+                                        std::size_t shared = 0, cudaStream_t stream = nullptr) {
+    return ::opw::launch_pointers(kernel, grid, block, arguments, shared, stream, true,
                                   std::index_sequence_for<Parameters...>());
 }
 
@@ -327,21 +330,28 @@ OPW_API cudaError_t opw_malloc_managed(void** pointer, std::size_t size);
 template <class T> cudaError_t cudaMallocManaged(T** pointer, std::size_t size, unsigned = cudaMemAttachGlobal) {
     return opw_malloc_managed(reinterpret_cast<void**>(pointer), size);
 }
-template <class T> cudaError_t cudaMallocAsync(T** pointer, std::size_t size, cudaStream_t) {
-    return ::cudaMalloc(reinterpret_cast<void**>(pointer), size);
+template <class T> cudaError_t cudaMallocAsync(T** pointer, std::size_t size, cudaStream_t stream) {
+    const cudaError_t error = ::opw::check_stream(stream);
+    return error != cudaSuccess ? error : ::cudaMalloc(reinterpret_cast<void**>(pointer), size);
 }
-inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
+inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+    const cudaError_t error = ::opw::check_stream(stream);
+    return error != cudaSuccess ? error : cudaFree(pointer);
+}
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
-                                   cudaStream_t = nullptr) {
-    return cudaMemcpy(to, from, size, kind);
+                                   cudaStream_t stream = nullptr) {
+    const cudaError_t error = ::opw::check_stream(stream);
+    return error != cudaSuccess ? error : cudaMemcpy(to, from, size, kind);
 }
 inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                                      std::size_t width, std::size_t height, cudaMemcpyKind kind,
-                                     cudaStream_t = nullptr) {
-    return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
+                                     cudaStream_t stream = nullptr) {
+    const cudaError_t error = ::opw::check_stream(stream);
+    return error != cudaSuccess ? error : cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
 }
-inline cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t size, cudaStream_t = nullptr) {
-    return cudaMemset(pointer, value, size);
+inline cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t size, cudaStream_t stream = nullptr) {
+    const cudaError_t error = ::opw::check_stream(stream);
+    return error != cudaSuccess ? error : cudaMemset(pointer, value, size);
 }
 inline cudaError_t cudaMemPrefetchAsync(const void*, std::size_t, int, cudaStream_t = nullptr) { return cudaSuccess; }
 inline cudaError_t cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
@@ -352,16 +362,18 @@ template <class T> cudaError_t cudaMemcpyToSymbol(const T& symbol, const void* f
     return ::opw::to_symbol((const void*)&symbol, from, size, offset, kind);
 }
 template <class T> cudaError_t cudaMemcpyToSymbolAsync(const T& symbol, const void* from, std::size_t size,
-                                                       std::size_t offset, cudaMemcpyKind kind, cudaStream_t = nullptr) {
-    return ::opw::to_symbol((const void*)&symbol, from, size, offset, kind);
+                                                       std::size_t offset, cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
+    const cudaError_t error = ::opw::check_stream(stream);
+    return error != cudaSuccess ? error : ::opw::to_symbol((const void*)&symbol, from, size, offset, kind);
 }
 template <class T> cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, std::size_t size, std::size_t offset = 0,
                                                     cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
     return ::opw::from_symbol(to, (const void*)&symbol, size, offset, kind);
 }
 template <class T> cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& symbol, std::size_t size, std::size_t offset,
-                                                         cudaMemcpyKind kind, cudaStream_t = nullptr) {
-    return ::opw::from_symbol(to, (const void*)&symbol, size, offset, kind);
+                                                         cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
+    const cudaError_t error = ::opw::check_stream(stream);
+    return error != cudaSuccess ? error : ::opw::from_symbol(to, (const void*)&symbol, size, offset, kind);
 }
 template <class P, class T> cudaError_t cudaGetSymbolAddress(P** address, const T& symbol) {
     return ::opw::symbol_address(reinterpret_cast<void**>(address), (const void*)&symbol);
@@ -382,8 +394,8 @@ inline cudaError_t cudaDriverGetVersion(int* version) { *version = CUDART_VERSIO
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreate(stream); }
 inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return cudaStreamCreate(stream); }
 inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -5; return cudaSuccess; }
-inline cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) { return cudaSuccess; }
+inline cudaError_t cudaStreamQuery(cudaStream_t stream) { return ::opw::check_stream(stream); }
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t, unsigned = 0) { return ::opw::check_stream(stream); }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 inline cudaError_t cudaEventRecord(cudaEvent_t event) { return cudaEventRecord(event, nullptr); }
@@ -391,7 +403,7 @@ inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 typedef void (*cudaHostFn_t)(void*);
 inline cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* data) { function(data); return cudaSuccess; }
 
-// The line and the variable of an allocation, for messages.
+// The line of a call, and the variable of an allocation, for messages.
 #define cudaMalloc(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMalloc(__VA_ARGS__))
 #define cudaMallocManaged(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMallocManaged(__VA_ARGS__))
 #define cudaMallocAsync(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMallocAsync(__VA_ARGS__))
@@ -409,6 +421,15 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void*
 #define cudaLaunchKernel(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaLaunchKernel(__VA_ARGS__))
 #define cudaLaunchCooperativeKernel(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaLaunchCooperativeKernel(__VA_ARGS__))
 #define cudaMemcpyToSymbol(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMemcpyToSymbol(__VA_ARGS__))
+#define cudaMemcpy2DAsync(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMemcpy2DAsync(__VA_ARGS__))
+#define cudaMemset2D(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMemset2D(__VA_ARGS__))
+#define cudaMemcpyToSymbolAsync(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMemcpyToSymbolAsync(__VA_ARGS__))
+#define cudaMemcpyFromSymbolAsync(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMemcpyFromSymbolAsync(__VA_ARGS__))
+#define cudaStreamDestroy(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaStreamDestroy(__VA_ARGS__))
+#define cudaStreamSynchronize(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaStreamSynchronize(__VA_ARGS__))
+#define cudaStreamQuery(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaStreamQuery(__VA_ARGS__))
+#define cudaStreamWaitEvent(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaStreamWaitEvent(__VA_ARGS__))
+#define cudaEventRecord(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaEventRecord(__VA_ARGS__))
 #define cudaMemcpyFromSymbol(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMemcpyFromSymbol(__VA_ARGS__))
 
 // Kernels are known by name, because a template's address need not be taken to launch it: `text` is
