@@ -499,6 +499,11 @@ def findings_of(
         file, line = (record["file"], record["line"]) if record["file"] else (here.file, here.line)
         if record["kind"] == "barrier-divergence" and _same_place(frames, record):
             continue  # one source line that the compiler made two calls of
+        cause = raw.findings.get(record["after"])
+        while cause is not None and _same_place(frames, cause):
+            cause = raw.findings.get(cause["after"])
+        if cause is not None:
+            continue  # what follows from a divergence that is told
         if "atomic_write" in record["details"] and raw.confirmed & {
             record["pc"],
             record["other_pc"],

@@ -41,8 +41,14 @@ public:
         begin_era();
         for (uint32_t i = 0; i < slots(); ++i) {
             if (!states_[i]) continue;
-            states_[i]->known.clear();
-            for (ThreadState& t : states_[i]->threads) t.forget();
+            BlockState& s = *states_[i];
+            s.known.clear();
+            s.next = s.end = 0;
+            s.first = s.epoch = fresh(s);
+            for (uint32_t j = 0; j < s.threads.size(); ++j) {
+                s.threads[j].forget();
+                s.threads[j].record = uint64_t{s.epoch} << 32 | uint64_t{j} << 16;
+            }
         }
     }
 

@@ -17,6 +17,7 @@ public:
                     "," + std::to_string(b.index.y) + "," + std::to_string(b.index.z) + "), which had ended: the first is " +
                     describe(*exited.front());
         r.details = {{"threads", std::to_string(exited.size())}};
+        r.after = b.diverged;
         report(r);
     }
     void barrier_diverged(Block& b, const Thread& first, const Thread& other, uint32_t others) override {
@@ -28,7 +29,8 @@ public:
         r.other_thread = describe(first.wait_pc < other.wait_pc ? other : first);
         r.message = "threads of one block wait at two barriers, {here} and {there}: " + r.thread + " at the one, " + r.other_thread +
                     " at the other (" + std::to_string(others) + " of " + std::to_string(b.thread_count) + " threads differ)";
-        report(r);
+        r.after = b.diverged;
+        b.diverged = report(r);
     }
     void lane_foreign(const Thread& t, uint32_t mask, uintptr_t pc) override {
         Report r;

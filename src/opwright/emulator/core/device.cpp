@@ -57,6 +57,7 @@ void enter_kernel() {
     const Fiber& fiber = *static_cast<Fiber*>(t.fiber);
     t.stack_low = fiber.low;
     t.stack_high = fiber.high;
+    t.last_pc = t.highest_pc = 0;
 }
 void block_barrier() { at_barrier(0, 0, OPW_CALLER); }
 int block_barrier_count(int p) { at_barrier(1, p, OPW_CALLER); return here().result; }

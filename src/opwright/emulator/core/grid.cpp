@@ -124,7 +124,7 @@ void start_block(RunningLaunch& launch, Slot& slot, uint64_t linear) {
         t.state = Thread::State::fresh;
         t.fiber = nullptr;
         t.spins = 0;
-        t.last_pc = 0;
+        t.last_pc = t.highest_pc = 0;
         t.locals_alive = 0;
         t.locals_low = t.locals_span = 0;
     }
@@ -133,6 +133,7 @@ void start_block(RunningLaunch& launch, Slot& slot, uint64_t linear) {
         warp.operations.clear();
     }
     b.faulted = false;
+    b.diverged = -1;
     slot.left = count;
     slot.at_grid = false;
     for (Observer* o : observers.all) o->block_begins(b);
@@ -238,14 +239,20 @@ void complete(Warp& w, uint32_t group, uintptr_t pc) {
     if (op == Op::sync) for (Observer* o : observers.all) o->warp_synchronized(w, group, pc);
 }
 
-// Lanes that ended without ever coming to this operation although they ran code behind it: they took
-// another branch. Lanes that returned before it are excused from their mask.
-uint32_t passed_by(const Warp& w, uintptr_t pc) {
-    uint32_t came = 0, passed = 0;
-    for (const auto& [place, lanes] : w.operations) if (place == pc) came = lanes;
+// Lanes that ended without coming to this operation (as often, in a loop) although they ran code
+// behind it, where no lane of the group has been: they took another branch, or left the loop earlier.
+// Lanes that returned before it are excused from their mask.
+uint32_t passed_by(const Warp& w, const Thread& waiting, uint32_t group) {
+    const uintptr_t pc = waiting.wait_pc;
+    const auto operation = std::find_if(w.operations.begin(), w.operations.end(), [pc](const auto& o) { return o.pc == pc; });
+    if (operation == w.operations.end()) return 0;
+    uintptr_t highest = 0;
+    for (uint32_t rest = group; rest; rest &= rest - 1) highest = std::max(highest, w.threads[__builtin_ctz(rest)].highest_pc);
+    uint32_t passed = 0;
     for (uint32_t l = 0; l < w.lanes; ++l) {
         const Thread& t = w.threads[l];
-        if (t.state == Thread::State::exited && !(came >> l & 1) && t.last_pc > pc) passed |= 1u << l;
+        if (t.state != Thread::State::exited || operation->came[l] >= operation->came[waiting.lane]) continue;
+        if (t.last_pc > (operation->came[l] ? highest : pc)) passed |= 1u << l;
     }
     return passed;
 }
@@ -280,7 +287,7 @@ bool resolve(Warp& w, bool forced) {
         }
         uint32_t missing = t.mask & alive & ~group;
         if (missing && !forced) continue;
-        missing |= t.mask & passed_by(w, t.wait_pc);
+        missing |= t.mask & passed_by(w, t, group);
         if (missing) for (Observer* o : observers.all) o->lanes_missing(w, t, missing);
         complete(w, group, t.wait_pc);
         changed = true;
@@ -562,9 +569,9 @@ void wait_here(Thread& t, Thread::State state, uintptr_t pc) {
     if (state == Thread::State::warp) {
         ++t.warp->waiting;
         auto& operations = t.warp->operations;
-        const auto known = std::find_if(operations.begin(), operations.end(), [pc](const auto& o) { return o.first == pc; });
-        if (known != operations.end()) known->second |= 1u << t.lane;
-        else operations.emplace_back(pc, 1u << t.lane);
+        auto known = std::find_if(operations.begin(), operations.end(), [pc](const auto& o) { return o.pc == pc; });
+        if (known == operations.end()) known = operations.insert(known, Warp::Operation{pc, {}});
+        ++known->came[t.lane];
         for (Observer* o : observers.all) o->warp_operation(t, pc);
     }
     leave(*static_cast<Fiber*>(t.fiber), current_worker->home);

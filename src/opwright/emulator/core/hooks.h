@@ -78,6 +78,10 @@ struct Thread {
     enum class State : uint8_t { fresh, ready, barrier, warp, grid, exited, stopped };
     State state = State::fresh;
     bool blocked() const { return state == State::barrier || state == State::warp || state == State::grid; }
+    void at(uintptr_t pc) {
+        last_pc = pc;
+        highest_pc = pc > highest_pc ? pc : highest_pc;
+    }
     bool gone() const { return state == State::exited || state == State::stopped; }
 
     int budget = 0;             // events until it is another thread's turn
@@ -85,6 +89,7 @@ struct Thread {
     uintptr_t stack_low = 0;
     uintptr_t stack_high = 0;
     uintptr_t last_pc = 0;      // of its latest event
+    uintptr_t highest_pc = 0;   // of all its events
 
     // Its declared local arrays, innermost last; the objects outlive them and are used again.
     std::vector<Allocation*> locals;
@@ -114,7 +119,11 @@ struct Warp {
     uint32_t lanes = 0;  // 32, fewer in the block's last warp
     Thread* threads = nullptr;
     uint32_t waiting = 0;  // lanes in a warp operation
-    std::vector<std::pair<uintptr_t, uint32_t>> operations;  // where in the program, and which lanes came there so far
+    struct Operation {
+        uintptr_t pc;
+        uint32_t came[warp_size];  // how often each lane came there so far
+    };
+    std::vector<Operation> operations;
 };
 
 struct Block {
@@ -129,6 +138,7 @@ struct Block {
     uintptr_t shared_low = 0;
     uintptr_t shared_high = 0;
     std::vector<Allocation*> shared_objects;
+    int diverged = -1;     // the finding that said so last: what comes of it is no finding of its own
     bool faulted = false;  // a thread was stopped: what it left undone is no finding of its own
 };
 
@@ -166,6 +176,7 @@ struct Report {
     std::string thread;        // who did it, in words
     std::string other_thread;
     std::vector<std::pair<std::string, std::string>> details;
+    int after = -1;            // the finding from which this one follows
 };
 // Counted under (kind, pc or line, other pc); the first one is the example. Returns its number.
 int report(const Report& report, uint64_t count = 1);

@@ -20,7 +20,7 @@ struct Tally {
 
 struct Reports {
     std::mutex mutex;
-    std::map<std::tuple<std::string, uintptr_t, uintptr_t, std::string, int>, int> numbers;
+    std::map<std::tuple<std::string, uintptr_t, uintptr_t, std::string, int, int>, int> numbers;
     std::vector<Tally*> tallies;
     int descriptor = -1;
     Reports() {
@@ -66,14 +66,14 @@ void write_line(const std::string& line) {
 int report(const Report& r, uint64_t count) {
     Reports& all = reports();
     const std::lock_guard<std::mutex> hold(all.mutex);
-    const auto key = std::make_tuple(std::string(r.kind), r.pc, r.other_pc, r.file, r.line);
+    const auto key = std::make_tuple(std::string(r.kind), r.pc, r.other_pc, r.file, r.line, r.after);
     const auto [place, fresh] = all.numbers.emplace(key, static_cast<int>(all.tallies.size()));
     if (fresh) {
         all.tallies.push_back(new Tally);
         std::string line = "{\"finding\":" + std::to_string(place->second) + ",\"kind\":" + quoted(r.kind) +
                            ",\"pc\":" + std::to_string(r.pc) + ",\"other_pc\":" + std::to_string(r.other_pc) +
                            ",\"file\":" + quoted(r.file) + ",\"line\":" + std::to_string(r.line) +
-                           ",\"message\":" + quoted(r.message) + ",\"thread\":" + quoted(r.thread) +
+                           ",\"after\":" + std::to_string(r.after) + ",\"message\":" + quoted(r.message) + ",\"thread\":" + quoted(r.thread) +
                            ",\"other_thread\":" + quoted(r.other_thread) + ",\"details\":{";
         bool first = true;
         for (const auto& [name, value] : r.details) {

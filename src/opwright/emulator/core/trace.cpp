@@ -71,7 +71,7 @@ inline __attribute__((always_inline)) bool uninteresting(const Thread& t, uintpt
 
 // One access of a device thread; returns when it may be made.
 void event(Thread& t, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) {
-    t.last_pc = pc;
+    t.at(pc);
     if (uninteresting(t, address)) return;
     // Before the access is looked at: what is seen and what is then done are one step for other fibers.
     if (t.budget <= 0) give_way(t);
@@ -89,7 +89,7 @@ inline __attribute__((always_inline)) void traced_plain(void* place, void* retur
     const Worker* w = current_worker;
     if (!w || !w->current) return host_access(address, size, flags, pc);
     Thread& t = *w->current;
-    t.last_pc = pc;
+    t.at(pc);
     if (uninteresting(t, address)) return;
     if (--t.budget <= 0) give_way(t);
     const auto hook = (flags & is_write ? hooks.write : hooks.read)[size_index(size)];
