@@ -73,6 +73,7 @@ def verification(report: Report) -> Table:
     table = plain_table(
         "kernel",
         "dtype",
+        "on",
         "verdict",
         "held",
         "max error",
@@ -86,6 +87,7 @@ def verification(report: Report) -> Table:
         table.add_row(
             kernel_name(k.kernel),
             short_dtypes(k.dtypes) or "-",
+            k.ran_on or "-",
             verdict,
             f"{k.held}/{k.cases}" if ran else "-",
             number(k.max_error) if k.worst else "-",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from opwright.backends.base import Artifact, Buffers, Device, Placement
+from opwright.backends.base import Artifact, Buffers, Device, Fault, Placement
 from opwright.spec.kernel import Kernel
 from opwright.spec.signature import Array
 from opwright.verify.compare import Verdict, judge
@@ -19,12 +21,19 @@ WATCH_MS = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """What went wrong in one launch; ``output`` is the last of what the kernel printed."""
+    """What went wrong in one launch; ``output`` is the last of what the kernel printed.
+
+    ``file``, ``line``, ``details`` and ``also`` are as in ``Fault``.
+    """
 
     kind: str
     message: str
     threads: int
     output: str = ""
+    file: str = ""
+    line: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+    also: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,8 +120,7 @@ def run_case(
             )
             outcome = launch.device.synchronize()
             if outcome.fault is not None:
-                fault = outcome.fault
-                return Checked(Problem(fault.kind, fault.message, launch.threads, fault.output))
+                return Checked(_problem(outcome.fault, launch.threads))
             assert outcome.output is not None
             verdict = judge(outcome.output, prepared.expected, prepared.output)
             if verdict.kind:
@@ -127,6 +135,19 @@ def run_case(
     if kernel.deterministic and repeated[0].tobytes() != repeated[1].tobytes():
         return Checked(_not_repeatable(threads or 1), *first)
     return Checked(None, *first)
+
+
+def _problem(fault: Fault, threads: int) -> Problem:
+    return Problem(
+        fault.kind,
+        fault.message,
+        threads,
+        fault.output,
+        fault.file,
+        fault.line,
+        fault.details,
+        tuple(_problem(other, threads) for other in fault.also),
+    )
 
 
 def _not_repeatable(threads: int) -> Problem:

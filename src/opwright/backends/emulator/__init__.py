@@ -1,4 +1,4 @@
-"""CUDA-dialect kernels with no GPU: built for the host, run in the emulator, every access checked."""
+"""CUDA-dialect kernels with no GPU: built for the host, run with every access checked."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from opwright.backends.base import Artifact
 from opwright.emulator.driver import compile_program
+from opwright.emulator.rewrite import UnsupportedError
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import BuildError, DeclarationError, MissingFunctionError
 from opwright.spec.kernel import Kernel
@@ -157,6 +158,8 @@ def build_kernel(
         if signature.name not in error.symbols:
             raise
         raise _other_signature(signature, kernel, "defines no", error) from None
+    except UnsupportedError as error:
+        raise BuildError(f"the emulator cannot run this: {error}", line=error.line) from error
     except BuildError as error:
         if str(before) not in error.diagnostics and str(behind) not in error.diagnostics:
             raise

@@ -106,7 +106,7 @@ class _Program:
         self.records = Records()
         self.requests = 0
         self._rest = b""
-        self._printed = tempfile.TemporaryFile()
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
         self._pipe, theirs = os.pipe()
         try:
             self.popen = subprocess.Popen(
@@ -262,7 +262,7 @@ class EmulatorDevice(Device):
         self._launched = _Launched(program, artifact, buffers, deadline)
 
     def synchronize(self) -> Outcome:
-        """See ``Device.synchronize``. All that was found is in the one fault: see ``Fault.also``."""
+        """See ``Device.synchronize``. All that was found is in one fault and its ``also``."""
         launched, self._launched = self._launched, None
         if launched is None:
             raise UsageError("synchronize() without a launch before it")
