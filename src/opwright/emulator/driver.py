@@ -381,9 +381,11 @@ def settings(
     workers: int = 0,
     checks: bool = True,
     counters: bool = False,
+    sample: int = 0,
 ) -> dict[str, str]:
     """The environment of a program that ``compile_program`` made; ``emulate`` explains the options.
 
+    ``sample`` blocks of each grid are run, spread over it, or all when it is 0.
     What it finds is written to ``descriptor``, which it inherits, as lines for ``Records.take``.
     """
     limit = memory_limit or _free_memory() * 3 // 4
@@ -396,6 +398,8 @@ def settings(
         "OPWRIGHT_EMULATOR_CHECKS": "1" if checks else "0",
         "OPWRIGHT_EMULATOR_COUNTERS": "1" if counters else "0",
     }
+    if sample:
+        found["OPWRIGHT_EMULATOR_SAMPLE"] = str(sample)
     if workers:
         found["OPWRIGHT_EMULATOR_WORKERS"] = str(workers)
     return found

@@ -79,12 +79,14 @@ class EmulatorBackend(Backend):
         *,
         device: str = DEVICE,
         counters: bool = False,
+        sample: int = 0,
     ) -> EmulatorDevice:
         """See ``Backend.open``; ``device`` names the profile whose limits launches have to keep.
 
-        With ``counters``, ``EmulatorDevice.counted`` tells what the memory accesses cost.
+        With ``counters``, ``EmulatorDevice.counted`` tells what the memory accesses cost. With
+        ``sample``, so many blocks of a grid are run and the others left out.
         """
-        return EmulatorDevice(time_limit, env or {}, load_profile(device), counters)
+        return EmulatorDevice(time_limit, env or {}, load_profile(device), counters, sample)
 
     def bind(
         self, artifact: Artifact

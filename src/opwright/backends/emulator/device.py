@@ -10,7 +10,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -101,7 +101,7 @@ class EmulatorBuffers(Buffers):
 class _Program:
     """A running program, what it wrote of its launches, and what its kernels printed."""
 
-    def __init__(self, path: Path, environment: Mapping[str, str], profile: Profile) -> None:
+    def __init__(self, path: Path, environment: Callable[[int], Mapping[str, str]]) -> None:
         self.path = path
         self.records = Records()
         self.requests = 0
@@ -114,7 +114,7 @@ class _Program:
                 stdin=subprocess.PIPE,
                 stdout=self._printed,
                 stderr=self._printed,
-                env={**os.environ, **environment, **_settings(theirs, profile, environment)},
+                env={**os.environ, **environment(theirs)},
                 pass_fds=(theirs,),
                 process_group=0,
             )
@@ -188,11 +188,6 @@ class _Program:
         return bool(chunk)
 
 
-def _settings(descriptor: int, profile: Profile, environment: Mapping[str, str]) -> dict[str, str]:
-    counters = environment.get("OPWRIGHT_EMULATOR_COUNTERS") == "1"
-    return settings(descriptor, profile, time_limit=0, counters=counters)
-
-
 @dataclass(frozen=True)
 class _Launched:
     program: _Program
@@ -205,11 +200,18 @@ class EmulatorDevice(Device):
     """Runs every kernel in a program of its own; one that did something wrong is started anew."""
 
     def __init__(
-        self, time_limit: float, env: Mapping[str, str], profile: Profile, counters: bool
+        self,
+        time_limit: float,
+        env: Mapping[str, str],
+        profile: Profile,
+        counters: bool = False,
+        sample: int = 0,
     ) -> None:
         self._time_limit = time_limit
-        self._env = {**env, "OPWRIGHT_EMULATOR_COUNTERS": "1" if counters else "0"}
-        self._profile = profile
+        self._environment = lambda descriptor: {
+            **env,
+            **settings(descriptor, profile, time_limit=0, counters=counters, sample=sample),
+        }
         self._folder = tempfile.TemporaryDirectory(prefix="opwright-")
         self._programs: dict[Path, _Program] = {}
         self._launched: _Launched | None = None
@@ -323,7 +325,7 @@ class EmulatorDevice(Device):
         if found is None:
             if len(self._programs) >= _PROGRAMS:
                 self._discard(next(iter(self._programs.values())))  # the one idle for longest
-            found = _Program(path, self._env, self._profile)
+            found = _Program(path, self._environment)
         self._programs[path] = found
         return found
 

@@ -433,7 +433,7 @@ void end_block(Worker& w, RunningLaunch& launch, Slot& slot) {
 bool open_grid_barrier(RunningLaunch& launch) {
     const std::lock_guard<std::mutex> hold(launch.mutex);
     const uint64_t waiting = launch.at_grid.load();
-    if (waiting == 0 || waiting + launch.finished.load() != launch.seen.blocks) return false;
+    if (waiting == 0 || waiting + launch.finished.load() != launch.blocks_run) return false;
     const uint64_t left_out = launch.finished.load();
     if (left_out) for (Observer* o : observers.all) o->grid_barrier_left_out(launch.seen, *launch.grid_waiter, left_out);
     for (Observer* o : observers.all) o->grid_synchronized(launch.seen);
@@ -458,8 +458,11 @@ void work(Worker& w, RunningLaunch& launch) {
         if (active.empty() || more) {
             more = false;
             if (!launch.aborted && launch.resident.fetch_add(1) < launch.most_resident) {
-                const uint64_t linear = launch.next.fetch_add(1);
-                if (linear < launch.seen.blocks) {
+                const uint64_t turn = launch.next.fetch_add(1);
+                if (turn < launch.blocks_run) {
+                    const uint64_t every = launch.seen.blocks / launch.blocks_run, rest = launch.seen.blocks % launch.blocks_run;
+                    // Of a sample, one block of each stretch, not always the same column of the grid.
+                    const uint64_t linear = turn * every + std::min(turn, rest) + turn * 2654435761u % every;
                     Slot* slot = make_slot(w);
                     start_block(launch, *slot, linear);
                     active.push_back(slot);
@@ -470,7 +473,7 @@ void work(Worker& w, RunningLaunch& launch) {
             } else {
                 launch.resident.fetch_sub(1);
                 if (active.empty()) {
-                    if (launch.aborted || launch.next.load() >= launch.seen.blocks) return;
+                    if (launch.aborted || launch.next.load() >= launch.blocks_run) return;
                     sched_yield();
                     continue;
                 }
@@ -491,7 +494,7 @@ void work(Worker& w, RunningLaunch& launch) {
         moved |= open_grid_barrier(launch);
         if (!moved && !active.empty()) {
             more = true;
-            if (launch.next.load() >= launch.seen.blocks) sched_yield();
+            if (launch.next.load() >= launch.blocks_run) sched_yield();
         }
     }
 }
@@ -595,7 +598,7 @@ void flush_output(RunningLaunch& launch) {
 
 void run(RunningLaunch& launch) {
     static Pool* const pool = new Pool(workers());
-    const uint64_t helpers = std::min(workers() - 1, launch.seen.blocks > 1 ? launch.seen.blocks - 1 : 0);
+    const uint64_t helpers = std::min(workers() - 1, launch.blocks_run > 1 ? launch.blocks_run - 1 : 0);
     for (Observer* o : observers.all) o->launch_begins(launch.seen);
     pool->run(launch, helpers);
     for (Observer* o : observers.all) o->launch_ends(launch.seen);

@@ -54,6 +54,7 @@ struct Worker {
 struct RunningLaunch {
     Grid seen;  // what observers get
     const LaunchRequest* request = nullptr;
+    uint64_t blocks_run = 0;  // all of them, or a sample spread over the grid
     std::atomic<uint64_t> next{0};
     std::atomic<uint64_t> resident{0};
     uint64_t most_resident = 1;

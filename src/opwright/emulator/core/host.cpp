@@ -395,6 +395,8 @@ cudaError_t launch(const LaunchRequest& given) {
     running.seen.line = line;
     running.seen.cooperative = q.cooperative;
     running.seen.blocks = uint64_t{q.grid.x} * q.grid.y * q.grid.z;
+    static const char* const sample = std::getenv("OPWRIGHT_EMULATOR_SAMPLE");
+    running.blocks_run = sample ? std::clamp<uint64_t>(std::strtoull(sample, nullptr, 10), 1, running.seen.blocks) : running.seen.blocks;
     running.request = &q;
     const size_t declared = h.declared_shared[plain_name(kernel)];
     running.most_resident =
@@ -407,7 +409,7 @@ cudaError_t launch(const LaunchRequest& given) {
         write_line("{\"launch\":" + std::to_string(h.launches) + ",\"kernel\":" + json_quoted(kernel) + ",\"file\":" + json_quoted(file) +
                    number("line", static_cast<uint64_t>(line)) + number("grid_x", q.grid.x) + number("grid_y", q.grid.y) +
                    number("grid_z", q.grid.z) + number("block_x", q.block.x) + number("block_y", q.block.y) +
-                   number("block_z", q.block.z) + number("dynamic_shared", q.shared) + number("declared_shared", running.shared_used) + "}");
+                   number("block_z", q.block.z) + number("blocks_run", running.blocks_run) + number("dynamic_shared", q.shared) + number("declared_shared", running.shared_used) + "}");
     }
     h.declared_shared[plain_name(kernel)] = running.shared_used;
     return cudaSuccess;

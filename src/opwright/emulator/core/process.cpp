@@ -127,12 +127,12 @@ void watch() {
     std::snprintf(limit, sizeof limit, "%g", seconds);
     r.message = std::string("not finished after ") + limit + " s";
     if (RunningLaunch* launch = running_launch) {
-        const uint64_t started = std::min<uint64_t>(launch->next, launch->seen.blocks);
+        const uint64_t started = std::min<uint64_t>(launch->next, launch->blocks_run);
         r.kind = "livelock";
         r.message += ": " + launch->seen.kernel + " had finished " + std::to_string(launch->finished) + " of " +
-                     std::to_string(launch->seen.blocks) + " blocks";
-        if (started < launch->seen.blocks && launch->resident >= launch->most_resident) {
-            r.message += "; " + std::to_string(launch->seen.blocks - started) + " wait for room, because " + profile().name +
+                     std::to_string(launch->blocks_run) + " blocks";
+        if (started < launch->blocks_run && launch->resident >= launch->most_resident) {
+            r.message += "; " + std::to_string(launch->blocks_run - started) + " wait for room, because " + profile().name +
                          " holds " + std::to_string(launch->most_resident) + " at once: blocks must not wait for later ones";
         }
         r.file = launch->seen.file;
