@@ -23,13 +23,21 @@ TURNS = 3
 Bar = tuple[str, str, str]
 
 
-class Missing(Exception):
+class MissingError(Exception):
     """What a row would need, in words."""
 
 
-def matmul(n: int, rounds: int = 1, **options: bool) -> tuple[float, str, Emulation]:
+def matmul(
+    n: int, rounds: int = 1, *, checks: bool = True, counters: bool = False
+) -> tuple[float, str, Emulation]:
     """Seconds of the fastest launch, the sum over the result, and the whole run."""
-    run = emulate([HERE / "matmul.cu"], args=[str(n), str(rounds)], time_limit=120, **options)
+    run = emulate(
+        [HERE / "matmul.cu"],
+        args=[str(n), str(rounds)],
+        time_limit=120,
+        checks=checks,
+        counters=counters,
+    )
     if run.exit_code or run.findings:
         raise RuntimeError(f"matmul.cu ended with {run.exit_code} and {run.findings}")
     seconds, total = run.stdout.split()
@@ -39,12 +47,12 @@ def matmul(n: int, rounds: int = 1, **options: bool) -> tuple[float, str, Emulat
 def host_program(folder: Path) -> Path:
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
-        raise Missing("needs g++ or clang++")
+        raise MissingError("needs g++ or clang++")
     made = folder / "matmul_opencl"
     command = [compiler, "-O2", str(HERE / "matmul_opencl.cpp"), "-o", str(made), "-lOpenCL"]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode:
-        raise Missing("needs OpenCL's headers and loader (opencl-headers, ocl-icd-opencl-dev)")
+        raise MissingError("needs OpenCL's headers and loader (opencl-headers, ocl-icd-opencl-dev)")
     return made
 
 
@@ -52,7 +60,7 @@ def opencl(command: list[str], n: int, rounds: int) -> tuple[float, str]:
     words = [*command, str(HERE / "matmul.cl"), str(n), str(rounds)]
     run = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
     if run.returncode:
-        raise Missing(f"{command[0]} ended with {run.returncode}: {run.stderr.strip()[:80]}")
+        raise MissingError(f"{command[0]} ended with {run.returncode}: {run.stderr.strip()[:80]}")
     seconds, total = run.stdout.split()
     return float(seconds), total
 
@@ -73,7 +81,7 @@ def side_by_side(
 
 def against_oclgrind(folder: Path) -> str:
     if shutil.which("oclgrind") is None:
-        raise Missing("needs the package oclgrind")
+        raise MissingError("needs the package oclgrind")
     program = host_program(folder)
     ours, theirs = side_by_side(
         lambda: matmul(128, counters=True)[:2],
@@ -137,7 +145,7 @@ def bars() -> Iterator[Bar]:
         for what, bar, measure in ROWS:
             try:
                 yield what, bar, measure(Path(folder))
-            except Missing as missing:
+            except MissingError as missing:
                 yield what, bar, f"not measured: {missing}"
 
 

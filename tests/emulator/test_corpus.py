@@ -1,9 +1,9 @@
 """The corpus: each fault found once, at its line, on every schedule; nothing on its correct twin.
 
-A faulty program marks its fault with a comment on the line, ``// EXPECT: kind``, several kinds where
-one mistake is two findings (``// EXPECT: invalid-launch unchecked-launch-error``). Beside ``name.cu``
-lies ``name_ok.cu``, the correct program that looks most like it: it prints ``ok`` when its values
-are right.
+A faulty program marks its fault with a comment on the line, ``// EXPECT: kind``, several kinds
+where one mistake is two findings (``// EXPECT: invalid-launch unchecked-launch-error``). Beside
+``name.cu`` lies ``name_ok.cu``, the correct program that looks most like it: it prints ``ok`` when
+its values are right.
 """
 
 from __future__ import annotations
