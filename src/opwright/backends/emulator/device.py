@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -215,7 +215,7 @@ class EmulatorDevice(Device):
         self._folder = tempfile.TemporaryDirectory(prefix="opwright-")
         self._programs: dict[Path, _Program] = {}
         self._launched: _Launched | None = None
-        self._last: tuple[_Program, Sequence[Finding]] | None = None
+        self._latest: _Program | None = None
 
     def upload(
         self,
@@ -268,7 +268,7 @@ class EmulatorDevice(Device):
         launched, self._launched = self._launched, None
         if launched is None:
             raise UsageError("synchronize() without a launch before it")
-        program = launched.program
+        program = self._latest = launched.program
         try:
             ended = program.wait(launched.deadline)
             if ended == "served" and not program.records.findings:
@@ -301,17 +301,20 @@ class EmulatorDevice(Device):
         """Not possible: raises ``UsageError``."""
         raise UsageError("the emulator counts what a kernel does; it keeps no time")
 
-    def counted(self, artifact: Artifact) -> tuple[Records, tuple[Counter, ...]]:
-        """What the launches of ``artifact`` cost so far; its program then starts anew.
+    def counted(self) -> tuple[Sequence[Mapping[str, Any]], tuple[Counter, ...]]:
+        """The launches of the kernel that ran last and what they cost; it then starts anew.
 
-        Empty where the device was not opened with ``counters``.
+        Nothing is counted where the device was not opened with ``counters``.
         """
-        program = self._program(artifact.path)
-        program.finish()
-        frames = symbolize(program.path, addresses_of(program.records))
-        found = program.records, counters_of(program.records, frames)
-        self._discard(program)
-        return found
+        program = self._latest
+        if program is None:
+            raise UsageError("counted() without a launch before it")
+        if self._programs.get(program.path) is program:
+            program.finish()
+            self._discard(program)
+        records = program.records
+        frames = symbolize(program.path, addresses_of(records))
+        return records.launches, counters_of(records, frames)
 
     def close(self) -> None:
         """End the programs and everything that kernels started in them."""
