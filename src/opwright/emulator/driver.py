@@ -524,7 +524,9 @@ def findings_of(
             message = f"{name}: {message}" if name else message
             details["array"] = name
         if there.line:
-            details |= {"other_line": there.line, "other_file": there.file}
+            details["other_line"] = there.line
+            if there.file != file:
+                details["other_file"] = there.file
         if record["other_thread"]:
             details["other_thread"] = record["other_thread"]
         same = record["kind"].startswith("race") and tally["same"] == tally["count"] > 0
