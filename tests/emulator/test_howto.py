@@ -1,4 +1,4 @@
-"""The HOWTO "debug a CUDA kernel without a GPU" is followed: its programs do what it says they do."""
+"""The HOWTO "debug a CUDA kernel without a GPU" is followed: its programs do what it says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = DOCS / "debug-cuda"
 
 
 def shape(text: str) -> str:
-    """The text without what differs from run to run: which thread was first, how often, how long."""
+    """The text without what differs between runs: which thread was first, how often, how long."""
     text = re.sub(r"\(\d+,\d+,\d+\)|at byte \d+|seen in \d+ cases|after [\d.]+ s", "#", text)
     return text.strip()
 
