@@ -50,7 +50,7 @@ def explain(result: Emulation) -> str:
 
 
 def test_every_fault_has_a_correct_twin() -> None:
-    assert [f"{path.stem}_ok" for path in FAULTY] == [path.stem for path in CORRECT]
+    assert {f"{path.stem}_ok" for path in FAULTY} == {path.stem for path in CORRECT}
     assert len(PROGRAMS) >= 60
 
 
