@@ -199,12 +199,14 @@ class Backend(ABC):
     """A platform that can build and run kernels.
 
     ``dialects`` are the words before the first ``_`` of the files it runs: its own name where it
-    says nothing else. ``timed`` says whether ``Device.clock`` has times to give.
+    says nothing else. ``timed`` says whether ``Device.clock`` has times to give, ``watched``
+    whether every access of a kernel is seen, so that nothing it does wrong is left to chance.
     """
 
     name: ClassVar[str]
     dialects: ClassVar[tuple[str, ...]] = ()
     timed: ClassVar[bool] = True
+    watched: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Fill in ``dialects``."""

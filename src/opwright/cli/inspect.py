@@ -176,7 +176,7 @@ def _totals(i: Inspection) -> str:
 
 
 def _bound(i: Inspection) -> str:
-    from opwright.cli.tables import duration
+    from opwright.cli.tables import duration, predicted
 
     if not i.blocks:
         return "nothing is launched at these sizes"
@@ -190,18 +190,6 @@ def _bound(i: Inspection) -> str:
     if e.best and i.work.flops:
         words.append(f"  that is at most {i.work.flops / e.best / 1e12:.3g} TFLOP/s")
     return "\n".join(words)
-
-
-def predicted(i: Inspection) -> str:
-    """The predicted time in words, for caches at their best and at their worst."""
-    from opwright.cli.tables import duration
-
-    if i.estimate is None:
-        return "uncalibrated"
-    best, worst = 1e9 * i.estimate.best, 1e9 * i.estimate.worst
-    if worst < 1.05 * best:
-        return duration(best)
-    return f"{duration(best)} if caches catch every repeat, {duration(worst)} if none"
 
 
 def inspection_data(i: Inspection) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class _Subject:
             device = stack.enter_context(self.backend.open(self.options.time_limit))
             if self.workers.limited is not None:
                 limited = stack.enter_context(self.backend.open(self.options.time_limit, LIMITED))
-            workers = Workers(device, limited)
+            workers = Workers(device, limited, self.backend.watched)
             return run_case(
                 workers, self.artifact, self.kernel, prepared, threads or None, watch=True
             ).problem
@@ -301,7 +301,11 @@ def _build(
         backend=backend,
         artifact=report.artifact,
         report=report,
-        workers=Workers(pool.get(backend), pool.get(backend, limited=True) if openmp else None),
+        workers=Workers(
+            pool.get(backend),
+            pool.get(backend, limited=True) if openmp else None,
+            backend.watched,
+        ),
         options=options,
     )
 
@@ -386,7 +390,7 @@ def _finding(subject: _Subject, case: Case, problem: Problem) -> tuple[Finding, 
 
 
 def _described(subject: _Subject, case: Case, shown: Problem, alone: bool) -> Finding:
-    """The finding for ``shown``; ``alone``: ``case`` shows it in a worker that runs nothing else."""
+    """The finding for ``shown``; ``alone`` when ``case`` is all that a worker has to run."""
     kernel, options = subject.kernel, subject.options
     threads = _several(shown)
     return Finding(

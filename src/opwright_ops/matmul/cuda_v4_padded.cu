@@ -1,8 +1,8 @@
-// The same with one column more in the tile of A than is used: element [x][y] then lies in bank
-// (x * (TILE + 1) + y) mod 32, another one for each lane, and a warp stores in one pass.
+// The same with more columns in the tile of A than are used, 2 of them at TILE = 16: element [x][y]
+// then lies in bank (18 x + y) mod 32, another one for each lane, and a warp stores in one pass.
 extern "C" __global__ void matmul(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k) {
-    __shared__ opw::acc_t<T> a_tile[TILE][TILE + 1];  // [p][row]
-    __shared__ opw::acc_t<T> b_tile[TILE][TILE];      // [p][column]
+    __shared__ opw::acc_t<T> a_tile[TILE][TILE + 32 / TILE];  // [p][row]
+    __shared__ opw::acc_t<T> b_tile[TILE][TILE];              // [p][column]
     const int x = threadIdx.x, y = threadIdx.y;
     const int64_t column = int64_t{blockIdx.x} * TILE + x;
     const int64_t row = int64_t{blockIdx.y} * TILE + y;

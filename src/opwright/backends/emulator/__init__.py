@@ -28,6 +28,7 @@ class EmulatorBackend(Backend):
     name: ClassVar[str] = "emulator"
     dialects: ClassVar[tuple[str, ...]] = ("cuda",)
     timed: ClassVar[bool] = False
+    watched: ClassVar[bool] = True
 
     def probe(self) -> Probe:
         """See ``Backend.probe``."""
