@@ -16,6 +16,7 @@ COMMANDS = {
     "list": "Operators, their kernels, and where each can run.",
     "verify": "Check kernels against the float64 oracle, case by case.",
     "bench": "Measure verified kernels beside the framework's own operator.",
+    "tune": "Find the fastest verified parameters of kernels within a time budget.",
     "audit": "Where a model's time goes, and which operators left the device asked for.",
     "check-torch": "Whether an operator behaves in torch as torch's own do: one verdict.",
     "ship": "A library of operators that stands on its own, for C, C++ and Python.",

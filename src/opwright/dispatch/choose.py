@@ -6,8 +6,9 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from opwright.backends.base import Artifact, Backend
 from opwright.backends.registry import backend_named
@@ -22,6 +23,8 @@ from opwright.spec.signature import Array
 # A time measured at sizes more than this factor away, in any dimension, says nothing here.
 NEAR = 4.0
 
+Tuning = Literal["", "tuned", "neighbour"]
+
 
 class KernelWarning(UserWarning):
     """A kernel was passed over because it is wrong or does not build here."""
@@ -31,13 +34,30 @@ class KernelWarning(UserWarning):
 class Choice:
     """The kernel chosen, ready to run in this process.
 
-    ``run_at`` runs it by operand address (see ``Backend.bind_addresses``).
+    ``run_at`` runs it by operand address (see ``Backend.bind_addresses``). ``params`` are its
+    tunables, and ``tuning`` says where they come from: empty for the row's defaults, ``tuned`` for
+    what tuning chose at these very sizes, ``neighbour`` for what it chose at others near them
+    and nobody has measured here.
     """
 
     kernel: str
     run: Callable[[Sequence[Array], Array, Sequence[int | float], int], None]
     threads: int
     run_at: Callable[[Sequence[int | float]], Callable[..., None]] | None = None
+    params: Mapping[str, int] = field(default_factory=dict)
+    tuning: Tuning = ""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A kernel, built with the tunables it would run with here."""
+
+    row: Kernel
+    params: Mapping[str, int]
+    tuning: Tuning = ""
+    # What its time was and where, if that is known: the sizes, and the median in nanoseconds.
+    shape: Mapping[str, int] | None = None
+    median: float = math.inf
 
 
 # Choices made in this process, by operator, kernel asked for, element types and size class. The
@@ -51,7 +71,8 @@ def choose(
     """The kernel called ``kernel``, or the best verified one where that is empty.
 
     The best is the fastest measured near these sizes on this machine, else the last of the list
-    that this machine can run. A kernel without a verdict here is verified first, in a worker
+    that this machine can run; its tunables are what tuning chose near these sizes for this very
+    source, compiler, machine, element types and threads, else the defaults. A kernel without a verdict here is verified first, in a worker
     process: the first call for a dtype takes seconds, once per machine. ``OPWRIGHT_THREADS`` limits
     the threads.
 
@@ -99,12 +120,25 @@ def _forced(
     if reason := why_not(spec, row, dtypes):
         raise MachineError(f"{spec.name}/{row.name} cannot run here: {reason}")
     backend = backend_named(row.backend)
-    return _bound(backend, row, backend.build(spec.signature, row, dtypes, row.defaults))
+    with History.open() as history:
+        candidate = _tuned(spec, row, dtypes, dims, history)
+    artifact = backend.build(spec.signature, row, dtypes, candidate.params)
+    return _bound(backend, candidate, artifact)
 
 
-def _bound(backend: Backend, row: Kernel, artifact: Artifact) -> Choice:
-    threads = thread_limit(backend) if row.threads else 1
-    return Choice(row.name, backend.bind(artifact), threads, backend.bind_addresses(artifact))
+def _bound(backend: Backend, candidate: _Candidate, artifact: Artifact) -> Choice:
+    return Choice(
+        candidate.row.name,
+        backend.bind(artifact),
+        _threads(backend, candidate.row),
+        backend.bind_addresses(artifact),
+        candidate.params,
+        candidate.tuning,
+    )
+
+
+def _threads(backend: Backend, row: Kernel) -> int:
+    return thread_limit(backend) if row.threads else 1
 
 
 def _best(
@@ -118,16 +152,17 @@ def _best(
         else:
             usable.append(row)
     with History.open() as history:
-        for row in _by_speed(spec, usable, dtypes, dims, history):
+        for candidate in _by_speed(spec, usable, dtypes, dims, history):
+            row = candidate.row
             backend = backend_named(row.backend)
             try:
-                artifact = backend.build(spec.signature, row, dtypes, row.defaults)
+                artifact = backend.build(spec.signature, row, dtypes, candidate.params)
             except BuildError as error:
                 reason = f"does not build: {error}"
             else:
-                reason = _unverified(spec, row, dtypes, artifact, history)
+                reason = _unverified(spec, row, dtypes, candidate.params, artifact, history)
                 if not reason:
-                    return _bound(backend, row, artifact)
+                    return _bound(backend, candidate, artifact)
             reasons.append(f"{row.name}: {reason}")
             warnings.warn(
                 f"{spec.name}/{row.name} was passed over: {reason}", KernelWarning, stacklevel=5
@@ -142,6 +177,7 @@ def _unverified(
     spec: OperatorSpec,
     row: Kernel,
     dtypes: Mapping[str, DType],
+    params: Mapping[str, int],
     artifact: Artifact,
     history: History,
 ) -> str:
@@ -153,7 +189,7 @@ def _unverified(
     verdict = history.verdict(artifact.key, machine)
     if verdict is None:
         name = reference(spec)
-        report = verify(spec, [row], name, Options(dtypes=[dtypes], quick=True))
+        report = verify(spec, [row], name, Options(dtypes=[dtypes], params=params, quick=True))
         verdict = "held" if report.held else "wrong"
         history.record_verdict(artifact.key, machine, verdict, sum(k.cases for k in report.kernels))
         if not report.held:
@@ -170,25 +206,77 @@ def _by_speed(
     dtypes: Mapping[str, DType],
     dims: Mapping[str, int],
     history: History,
-) -> Iterator[Kernel]:
-    """``usable`` with the kernel measured fastest, as it is now, at the nearest sizes first."""
-    times: list[Result] = []
-    for row in usable:
+) -> Sequence[_Candidate]:
+    """``usable`` with the kernel measured fastest, as it would run now, at the nearest sizes first.
+
+    A kernel whose tuned parameters turn out wrong follows once more with its defaults.
+    """
+    candidates = [_tuned(spec, row, dtypes, dims, history) for row in usable]
+    timed = [c for c in candidates if c.shape is not None]
+    for candidate in candidates:
+        row = candidate.row
         backend = backend_named(row.backend)
-        threads = thread_limit(backend) if row.threads else 1
         source = hashlib.sha256(row.path.read_bytes()).hexdigest()
-        machine = backend.probe().fingerprint
-        times += [
-            t
+        machine, threads = backend.probe().fingerprint, _threads(backend, row)
+        timed += [
+            replace(candidate, shape=t.shape, median=t.times.median_ns)
             for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads)
-            if t.kernel == row.name and t.source_hash == source and t.params == row.defaults
+            if t.kernel == row.name and t.source_hash == source and t.params == candidate.params
+            if t.times is not None
         ]
-    nearest = min((_distance(t.shape, dims) for t in times), default=math.inf)
-    if nearest <= math.log(NEAR):
-        there = [t for t in times if _distance(t.shape, dims) == nearest]
-        best = min(there, key=lambda t: t.times.median_ns if t.times else math.inf)
-        usable = sorted(usable, key=lambda row: row.name != best.kernel)
-    yield from usable
+    near = [c for c in timed if _distance(c.shape or {}, dims) <= math.log(NEAR)]
+    if near:
+        nearest = min(_distance(c.shape or {}, dims) for c in near)
+        there = [c for c in near if _distance(c.shape or {}, dims) == nearest]
+        best = min(there, key=lambda c: c.median).row
+        candidates = sorted(candidates, key=lambda c: c.row.name != best.name)
+    ordered: list[_Candidate] = []
+    for candidate in candidates:
+        ordered.append(candidate)
+        if candidate.params != candidate.row.defaults:
+            ordered.append(_Candidate(candidate.row, candidate.row.defaults))
+    return ordered
+
+
+def _tuned(
+    spec: OperatorSpec,
+    row: Kernel,
+    dtypes: Mapping[str, DType],
+    dims: Mapping[str, int],
+    history: History,
+) -> _Candidate:
+    """``row`` with what tuning chose at the nearest sizes near these, else with its defaults.
+
+    A choice counts only for the very build it was made with: source, headers, flags, compiler.
+    """
+    untuned = _Candidate(row, row.defaults)
+    if not row.tune:
+        return untuned
+    backend = backend_named(row.backend)
+    won = history.configurations(
+        spec.name,
+        row.name,
+        source_hash=hashlib.sha256(row.path.read_bytes()).hexdigest(),
+        machine=backend.probe().fingerprint,
+        dtype=short_dtypes(dtypes),
+        threads=_threads(backend, row),
+        place="won",
+    )
+    newest = {tuple(sorted(w.shape.items())): w for w in won}  # of each shape, the last to win
+    by_distance = sorted(newest.values(), key=lambda w: _distance(w.shape, dims))
+    for record in by_distance:
+        distance = _distance(record.shape, dims)
+        if distance > math.log(NEAR) or record.times is None:
+            break
+        try:
+            params = row.params(record.params)
+            built = backend.build(spec.signature, row, dtypes, params)
+        except (BuildError, UsageError):  # the row has changed since
+            continue
+        if built.key == record.artifact_key:
+            tuning: Tuning = "neighbour" if distance else "tuned"
+            return _Candidate(row, params, tuning, record.shape, record.times.median_ns)
+    return untuned
 
 
 def _distance(measured: Mapping[str, int], wanted: Mapping[str, int]) -> float:
