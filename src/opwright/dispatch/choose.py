@@ -7,12 +7,10 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
 
 from opwright.backends.base import Artifact, Backend
 from opwright.backends.registry import backend_named
-from opwright.history.records import Result
 from opwright.history.store import History
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import BuildError, MachineError, UsageError
@@ -22,8 +20,6 @@ from opwright.spec.signature import Array
 
 # A time measured at sizes more than this factor away, in any dimension, says nothing here.
 NEAR = 4.0
-
-Tuning = Literal["", "tuned", "neighbour"]
 
 
 class KernelWarning(UserWarning):
@@ -35,9 +31,8 @@ class Choice:
     """The kernel chosen, ready to run in this process.
 
     ``run_at`` runs it by operand address (see ``Backend.bind_addresses``). ``params`` are its
-    tunables, and ``tuning`` says where they come from: empty for the row's defaults, ``tuned`` for
-    what tuning chose at these very sizes, ``neighbour`` for what it chose at others near them
-    and nobody has measured here.
+    tunables, and ``tuned_at`` the sizes at which tuning chose them: None for the row's defaults,
+    and where it is not the sizes of a call, a neighbour's choice that nobody measured there.
     """
 
     kernel: str
@@ -45,24 +40,27 @@ class Choice:
     threads: int
     run_at: Callable[[Sequence[int | float]], Callable[..., None]] | None = None
     params: Mapping[str, int] = field(default_factory=dict)
-    tuning: Tuning = ""
+    tuned_at: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A kernel, built with the tunables it would run with here."""
+    """A kernel and the tunables it would run with here.
+
+    Those of a tuning have the sizes it was made for, and the median time in nanoseconds.
+    """
 
     row: Kernel
     params: Mapping[str, int]
-    tuning: Tuning = ""
-    # What its time was and where, if that is known: the sizes, and the median in nanoseconds.
-    shape: Mapping[str, int] | None = None
+    tuned_at: Mapping[str, int] | None = None
     median: float = math.inf
 
 
-# Choices made in this process, by operator, kernel asked for, element types and size class. The
-# operator itself is in the value, so that its id stays its own.
+# Choices made in this process, by operator, kernel asked for, element types and size class; sizes
+# that were tuned are a class of their own. The operator itself is in the value, so that its id
+# stays its own.
 _chosen: dict[tuple[object, ...], tuple[OperatorSpec, Choice]] = {}
+_tuned_sizes: dict[int, tuple[OperatorSpec, frozenset[tuple[int | None, ...]]]] = {}
 
 
 def choose(
@@ -71,24 +69,45 @@ def choose(
     """The kernel called ``kernel``, or the best verified one where that is empty.
 
     The best is the fastest measured near these sizes on this machine, else the last of the list
-    that this machine can run; its tunables are what tuning chose near these sizes for this very
-    source, compiler, machine, element types and threads, else the defaults. A kernel without a verdict here is verified first, in a worker
-    process: the first call for a dtype takes seconds, once per machine. ``OPWRIGHT_THREADS`` limits
-    the threads.
+    that this machine can run. Its tunables are what tuning chose near these sizes for this very
+    build, machine, element types and threads, else the defaults. A kernel without a verdict here is
+    verified first, in a worker process: the first call for a dtype takes seconds, once per machine.
+    ``OPWRIGHT_THREADS`` limits the threads.
 
     Raises ``MachineError`` with each kernel's reason when none can serve.
     """
+    if id(spec) not in _tuned_sizes:
+        _tuned_sizes[id(spec)] = (spec, _sizes_tuned(spec))
+    sizes = tuple(dims.values())
+    if sizes not in _tuned_sizes[id(spec)][1]:
+        sizes = tuple(-size.bit_length() for size in sizes)  # apart from any sizes
     key = (
         id(spec),
         kernel,
         tuple(d.name for d in dtypes.values()),
-        tuple(size.bit_length() for size in dims.values()),
+        sizes,
         os.environ.get("OPWRIGHT_THREADS", ""),
     )
     if key not in _chosen:
         make = _forced if kernel else _best
         _chosen[key] = (spec, make(spec, kernel, dtypes, dims))
     return _chosen[key][1]
+
+
+def forget(spec: OperatorSpec) -> None:
+    """Make the next calls of ``spec`` choose anew, by what the history says then."""
+    _tuned_sizes.pop(id(spec), None)
+    for key in [key for key, (owner, _) in _chosen.items() if owner is spec]:
+        del _chosen[key]
+
+
+def _sizes_tuned(spec: OperatorSpec) -> frozenset[tuple[int | None, ...]]:
+    """The sizes that some kernel of ``spec`` was tuned at, in the signature's order."""
+    if not any(row.tune for row in spec.rows):
+        return frozenset()
+    with History.open() as history:
+        won = history.configurations(spec.name, place="won")
+    return frozenset(tuple(w.shape.get(d) for d in spec.signature.dims) for w in won)
 
 
 def thread_limit(backend: Backend) -> int:
@@ -133,7 +152,7 @@ def _bound(backend: Backend, candidate: _Candidate, artifact: Artifact) -> Choic
         _threads(backend, candidate.row),
         backend.bind_addresses(artifact),
         candidate.params,
-        candidate.tuning,
+        candidate.tuned_at,
     )
 
 
@@ -212,24 +231,28 @@ def _by_speed(
     A kernel whose tuned parameters turn out wrong follows once more with its defaults.
     """
     candidates = [_tuned(spec, row, dtypes, dims, history) for row in usable]
-    timed = [c for c in candidates if c.shape is not None]
-    for candidate in candidates:
+    # By sizes, the kernels with a time there.
+    timed: dict[_Sizes, dict[str, float]] = {}
+    for index, candidate in enumerate(candidates):
         row = candidate.row
         backend = backend_named(row.backend)
         source = hashlib.sha256(row.path.read_bytes()).hexdigest()
         machine, threads = backend.probe().fingerprint, _threads(backend, row)
-        timed += [
-            replace(candidate, shape=t.shape, median=t.times.median_ns)
-            for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads)
-            if t.kernel == row.name and t.source_hash == source and t.params == candidate.params
-            if t.times is not None
-        ]
-    near = [c for c in timed if _distance(c.shape or {}, dims) <= math.log(NEAR)]
-    if near:
-        nearest = min(_distance(c.shape or {}, dims) for c in near)
-        there = [c for c in near if _distance(c.shape or {}, dims) == nearest]
-        best = min(there, key=lambda c: c.median).row
-        candidates = sorted(candidates, key=lambda c: c.row.name != best.name)
+        for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads):
+            same = t.kernel == row.name and t.source_hash == source
+            if same and t.params == candidate.params and t.times is not None:
+                timed.setdefault(_sizes(t.shape), {})[row.name] = t.times.median_ns
+        # Tuning a lower rung says nothing of those above it, unless they have times there too.
+        if candidate.tuned_at is not None:
+            there = timed.setdefault(_sizes(candidate.tuned_at), {})
+            if all(above.row.name in there for above in candidates[:index]):
+                there[row.name] = candidate.median
+    distances = {sizes: _distance(dict(sizes), dims) for sizes, found in timed.items() if found}
+    nearest = min(distances.values(), default=math.inf)
+    if nearest <= math.log(NEAR):
+        times = [time for sizes, d in distances.items() if d == nearest for time in [timed[sizes]]]
+        best = min((found[name], name) for found in times for name in found)[1]
+        candidates = sorted(candidates, key=lambda c: c.row.name != best)
     ordered: list[_Candidate] = []
     for candidate in candidates:
         ordered.append(candidate)
@@ -262,7 +285,7 @@ def _tuned(
         threads=_threads(backend, row),
         place="won",
     )
-    newest = {tuple(sorted(w.shape.items())): w for w in won}  # of each shape, the last to win
+    newest = {_sizes(w.shape): w for w in won}  # of each shape, the last to win
     by_distance = sorted(newest.values(), key=lambda w: _distance(w.shape, dims))
     for record in by_distance:
         distance = _distance(record.shape, dims)
@@ -274,9 +297,15 @@ def _tuned(
         except (BuildError, UsageError):  # the row has changed since
             continue
         if built.key == record.artifact_key:
-            tuning: Tuning = "neighbour" if distance else "tuned"
-            return _Candidate(row, params, tuning, record.shape, record.times.median_ns)
+            return _Candidate(row, params, record.shape, record.times.median_ns)
     return untuned
+
+
+_Sizes = tuple[tuple[str, int], ...]
+
+
+def _sizes(shape: Mapping[str, int]) -> _Sizes:
+    return tuple(sorted(shape.items()))
 
 
 def _distance(measured: Mapping[str, int], wanted: Mapping[str, int]) -> float:

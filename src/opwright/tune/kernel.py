@@ -15,6 +15,7 @@ from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault
 from opwright.backends.registry import backend_named
 from opwright.bench.measure import MIN_SAMPLE_NS, TIME_LIMIT, Setup
 from opwright.bench.stats import summary
+from opwright.dispatch.choose import forget
 from opwright.history.records import Configuration, Times
 from opwright.history.store import History
 from opwright.report.findings import Finding
@@ -100,6 +101,7 @@ def tune(
         )
         found = search.run(STRATEGIES[strategy])
         laboratory.settle(found)
+        forget(spec)
         return Tuned(kernel, setup, found, run, laboratory.records, laboratory.findings)
 
 

@@ -7,6 +7,7 @@ what the time did not suffice for, is not in what is sent.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -108,8 +109,8 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 def _batches(configurations: Sequence[Params], rounds: int = ROUNDS) -> list[Batch]:
     parts = [configurations[i : i + BATCH] for i in range(0, len(configurations), BATCH)]
-    following = [*parts[1:], ()]
-    return [Batch(part, rounds, ahead) for part, ahead in zip(parts, following, strict=True)]
+    following = itertools.zip_longest(parts, parts[1:], fillvalue=())
+    return [Batch(part, rounds, ahead) for part, ahead in following]
 
 
 def _all(space: Sequence[Params]) -> Batches:
