@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ import click
 from opwright.bench.measure import Setup
 from opwright.catalog.find import Target, find
 from opwright.cli import common
-from opwright.spec.errors import MachineError, NothingSelectedError
+from opwright.spec.errors import MachineError, NothingSelectedError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import short_dtypes
 from opwright.tune.kernel import Tuned
@@ -41,6 +42,10 @@ def duration_of(value: str) -> float:
 @click.option("--budget", type=duration_of, default="60s", help="Time in all: 60s, 2m.")
 @click.option("--strategy", default="auto", help=f"{', '.join(STRATEGIES)}.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random choices.")
+@click.option("--export", "to", type=click.Path(path_type=Path), help="Write what is kept as T4.")
+@click.option(
+    "--import", "source", type=click.Path(path_type=Path), help="Keep a T4 file's results."
+)
 def command(
     output: common.Output,
     targets: Sequence[str],
@@ -51,10 +56,13 @@ def command(
     budget: float,
     strategy: str,
     seed: int,
+    to: Path | None,
+    source: Path | None,
 ) -> None:
     """Find the fastest verified parameters of kernels, for given shapes, within a time budget.
 
-    Every kernel with tunables is tuned at every shape; the budget is for all of them together.
+    Every kernel with tunables is tuned at every shape; the budget is for all of them together. With
+    --import or --export nothing is tuned: results go from a file to the history, or to a file.
     """
     from opwright.backends.registry import backend_named
     from opwright.cli.bench import setups_of
@@ -62,6 +70,9 @@ def command(
     from opwright.dispatch.choose import thread_limit, why_not
 
     common.several(strategy, "--strategy", [*STRATEGIES])
+    if source is not None or to is not None:
+        _exchange(output, [find(name) for name in targets], source, to)
+        return
     jobs: list[tuple[Target, Kernel, Setup]] = []
     reasons: list[str] = []
     for target in [of_backend(find(name), backend) for name in targets]:
@@ -85,6 +96,48 @@ def command(
     if not jobs:
         raise MachineError(f"nothing can be tuned on this machine: {'; '.join(reasons)}")
     _tune(output, jobs, budget, strategy, seed)
+
+
+def _exchange(
+    output: common.Output, targets: Sequence[Target], source: Path | None, to: Path | None
+) -> None:
+    """Read ``source`` into the history, then write what it has of ``targets`` to ``to``."""
+    from opwright.backends.registry import backend_named
+    from opwright.tune import t4
+
+    names = {target.spec.name for target in targets}
+    with common.history() as history:
+        if source is not None:
+            try:
+                content = source.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"{source}: cannot be read: {error}") from None
+            every = t4.load(content, str(source))
+            found = [one for one in every if one.operator in names]
+            if not found:
+                raise NothingSelectedError(f"{source}: nothing of {', '.join(sorted(names))}")
+            probe = backend_named("cpu").probe()
+            facts = {"device": probe.device, **probe.details}
+            run = history.start_run(common.command_line(), probe.fingerprint, facts)
+            history.keep_configurations(run, found)
+            output.data.update(run=run, imported=len(found))
+            output.say(f"{len(found)} of {len(every)} results of {source} kept as run {run}")
+        if to is not None:
+            kernels = {(t.spec.name, k.name) for t in targets for k in t.kernels}
+            kept = [
+                one
+                for name in sorted(names)
+                for one in history.configurations(name)
+                if (name, one.kernel) in kernels
+            ]
+            if not kept:
+                raise NothingSelectedError(f"nothing of {', '.join(sorted(names))} was tuned yet")
+            try:
+                to.write_text(t4.export(kept), encoding="utf-8")
+            except OSError as error:
+                raise UsageError(f"{to}: cannot be written: {error.strerror}") from None
+            output.data["exported"] = len(kept)
+            output.say(f"{len(kept)} configurations written to {to}")
 
 
 def _tune(
