@@ -26,6 +26,24 @@ def test_c_by_pkg_config(prefix: Path, tmp_path: Path) -> None:
     assert said == "4 5 10 11\n"
 
 
+@pytest.mark.parametrize("standard", ["c11", "c++17"])
+def test_beside_dlpack_s_own_header(prefix: Path, tmp_path: Path, standard: str) -> None:
+    need("cc")
+    tvm_ffi = pytest.importorskip("tvm_ffi")
+    found = list(Path(tvm_ffi.__file__).parent.rglob("dlpack/dlpack.h"))
+    if not found:
+        pytest.skip("this tvm_ffi has no dlpack.h")
+    own = "#include <dlpack/dlpack.h>\n"
+    include = "#include <fastops.h>\n"
+    for text in (own + include, include, include + own):
+        source = tmp_path / "source"
+        source.write_text(text + "DLManagedTensor *managed;\n")
+        language = "c" if standard == "c11" else "c++"
+        flags = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-std={standard}", "-x", language]
+        folders = [f"-I{prefix / 'include'}", f"-I{found[0].parents[1]}"]
+        run(["cc", *flags, *folders, str(source)])
+
+
 def test_cpp_by_find_package(prefix: Path, tmp_path: Path) -> None:
     need("cmake", "c++", "make")
     (tmp_path / "CMakeLists.txt").write_text(howto("cmake")[0])
@@ -159,15 +177,22 @@ lib = load(Path({str(library)!r}))
 a, out = np.ones((2, 2), np.float32), np.full((2, 2), 7, np.float32)
 refs = [ctypes.byref(dltensor(t)) for t in (a, a.copy(), out)]
 status = lib.fastops_matmul(*refs, None, None)
-print(lib.fastops_active(), status, out[0, 0], lib.fastops_last_error().decode())
+print(status, out[0, 0], lib.fastops_last_error().decode(), lib.fastops_active())
 print(lib.fastops_force(None), lib.fastops_active().decode() in lib.fastops_variants().decode())
 """
     said = python(code, env={"FASTOPS_FORCE": "avx3"}).splitlines()
-    assert said[0].startswith(
-        "None 12 7.0 matmul: FASTOPS_FORCE: no path is called 'avx3'; there are:"
-    )
+    assert said[0].startswith("12 7.0 matmul: FASTOPS_FORCE: no path is called 'avx3'; there are:")
+    assert said[0].endswith(" None")
     assert said[1] == "0 True"
     assert "FASTOPS_FORCE" not in os.environ
+
+
+def test_jax_by_tvm_ffi(prefix: Path) -> None:
+    pytest.importorskip("jax_tvm_ffi")
+    text = (prefix / "README.md").read_text()
+    lines = text.split("## JAX")[1].split("```python\n")[1].split("```")[0]
+    code = lines.replace("lib/libfastops.so", str(prefix / "lib" / "libfastops.so"))
+    assert python(code + "print(jax.numpy.unique(out))") == "[6.]\n"
 
 
 def test_readme_lines(prefix: Path) -> None:

@@ -88,6 +88,19 @@ def test_each_dimension_is_degenerate_prime_long_and_at_the_tiles_edges(tile: in
     assert all(2 * math.prod(c.dims.values()) / 2 <= MATRIX_COST for c in cases)
 
 
+def test_dimensions_are_longer_than_a_block_and_unlike_one_another() -> None:
+    """Kernels block at up to 4096; several tiles in two dimensions, in numbers that differ."""
+    dims = [tuple(c.dims.values()) for c in matrix(product, F32, [])]
+    for one in range(3):
+        others = [i for i in range(3) if i != one]
+        assert any(d[one] > 4096 and min(d[i] for i in others) > 1 for d in dims)
+        assert any(d[one] > 4096 and d[one] % 1024 for d in dims)
+        assert any(d[one] >= 1024 and d[one] % 1024 == 0 for d in dims)
+        assert any(d[others[0]] == d[others[1]] > 32 != d[one] > 1 for d in dims)
+    assert any(min(d) > 50 and len(set(d)) == 3 for d in dims)
+    assert any(c.dims["batch"] > 256 and c.dims["d"] > 1 for c in matrix(rows, F32, []))
+
+
 def test_each_dimension_is_0_while_the_others_are_not() -> None:
     cases = list(matrix(product, F32, []))
     for dim in product.signature.dims:
@@ -134,6 +147,38 @@ def test_every_kind_of_values_and_layout_is_in_the_matrix(op: Any) -> None:
     cases = list(matrix(op, F32, []))
     assert {c.values for c in cases} == set(VALUES)
     assert {c.layout for c in cases} == set(LAYOUTS)
+
+
+def test_special_values_come_last_too() -> None:
+    last = [
+        make_inputs(limited, c)[0].reshape(-1)[-1]
+        for c in matrix(limited, F32, [])
+        if c.values == "special"
+    ]
+    assert np.isnan(last).any()
+    assert np.isposinf(last).any()
+    assert np.isneginf(last).any()
+
+
+def test_zeros_meet_infinities() -> None:
+    """A kernel that leaves out products with 0 gives numbers where there has to be NaN."""
+    cases = [c for c in matrix(product, F32, []) if c.values == "zero-or-infinite"]
+    assert cases
+    for case in cases:
+        a, b = make_inputs(product, case)
+        with np.errstate(invalid="ignore"):
+            terms = a[:, :, None] * b
+        left_out = np.where(a[:, :, None] == 0, 0, terms)
+        assert (np.isnan(terms).any(axis=1) & ~np.isnan(left_out).any(axis=1)).any(), case
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+@pytest.mark.parametrize("start", [0.0, -1e4])
+def test_a_maximum_started_too_high_leaves_nothing(start: float, dtype: DType) -> None:
+    [x] = make_inputs(rows, Case({"T": dtype}, {"batch": 3, "d": 7}, (3,), values="offset"))
+    numbers = x.astype(np.float64)
+    assert np.isfinite(numbers).all()
+    assert not np.exp(numbers - max(start, numbers.max())).any()
 
 
 def test_integers_have_the_values_that_integers_can_have() -> None:

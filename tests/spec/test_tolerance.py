@@ -716,6 +716,49 @@ def test_overflow_on_the_way_to_a_quotient() -> None:
     assert (allowed.limit <= [1e-43, 1e-43, 0, 1e-6]).all()
 
 
+def test_overflow_on_the_way_to_a_root() -> None:
+    """The squares are beyond float32, their root is not: a kernel divides by infinity."""
+    x = np.array([[2e38, -1e38, 1.0], [3.0, 4.0, 0.0]], np.float32)
+
+    def direction(x: Any) -> Any:
+        return x / np.sqrt((x * x).sum(axis=1, keepdims=True))
+
+    reference, allowed = bound(direction, x)
+    with np.errstate(over="ignore"):
+        got = direction(x)
+    assert not got[0].any()
+    assert share(got, reference, allowed.limit) <= 1
+    assert (allowed.limit[1] < 1e-6).all()
+
+
+def test_a_sum_that_overflows_in_some_order_is_open() -> None:
+    x = np.array([[3e38, 3e38, -3e38], [3e38, -1.0, 0.0], [3e38, 3e38, 3e38]], np.float32)
+    _, allowed = bound(lambda x: x.sum(axis=1) / 3, x)
+    assert np.isinf(allowed.limit[0])
+    assert allowed.limit[1] < 1e32
+    _, allowed = bound(lambda x: x.sum(axis=1), x)
+    assert np.isfinite(allowed.limit[2])  # infinity, whatever the order
+
+
+@pytest.mark.parametrize(
+    "x", [np.random.default_rng(3).integers(-4, 5, (200, 13)), [np.arange(65) * 2e-43]]
+)
+def test_a_mean_may_be_a_running_one(x: Any) -> None:
+    """Of whole numbers, whose sum is exact, and of subnormal ones: Welford's method rounds."""
+    x = np.asarray(x, np.float32)
+    reference, allowed = bound(layernorm, x)
+    got = np.empty_like(x)
+    for row, out in zip(x, got, strict=True):
+        mean = squares = np.float32(0)
+        for count, value in enumerate(row, 1):
+            off = value - mean
+            mean += off / np.float32(count)
+            squares += off * (value - mean)
+        out[:] = (row - mean) / np.sqrt(squares / np.float32(len(row)) + np.float32(1e-5))
+    assert got.any()
+    assert share(got, reference, allowed.limit) <= 1
+
+
 def test_infinities_and_nan_do_not_loosen_their_neighbours() -> None:
     x = np.array([[np.nan, 1.0, np.inf], [0.5, 1.0, 2.0]], np.float32)
     _, allowed = bound(lambda x: x * 1.3 + 0.1, x)

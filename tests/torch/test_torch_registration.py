@@ -108,23 +108,16 @@ def test_every_layout_gives_the_numbers_of_a_contiguous_tensor(dtype: torch.dtyp
         whole.as_strided((1, 5), (77, 1)),
     ]
     for view in views:
-        got = activation(view, 0.3, 2.0, 0.1)
+        dense = view.clone(memory_format=torch.contiguous_format).contiguous()
+        expected = activation(dense, 0.3, 2.0, 0.1)
+        got = activation(view, 0.3, 2.0, 0.1)  # after the dense one, whose plan it may not take
         assert got.is_contiguous() and got.dtype == dtype
         assert got.stride() == torch.empty(view.shape).stride()
-        torch.testing.assert_close(
-            got,
-            activation(
-                view.clone(memory_format=torch.contiguous_format).contiguous(), 0.3, 2.0, 0.1
-            ),
-        )
-        wide = torch.where(
-            view.double() > torch.tensor(0.3).double(),
-            2 * view.double() + 0.1,
-            view.double().tanh(),
-        )
-        torch.testing.assert_close(
-            got.double(), wide, rtol=2e-2 if dtype.itemsize == 2 else 1e-5, atol=1e-5
-        )
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        wide = view.double()
+        wide = torch.where(wide > torch.tensor(0.3).double(), 2 * wide + 0.1, wide.tanh())
+        short = dtype.itemsize == 2
+        torch.testing.assert_close(got.double(), wide, rtol=2e-2 if short else 1e-5, atol=1e-5)
 
 
 def test_a_negative_view_is_read_as_its_values() -> None:
@@ -172,13 +165,18 @@ def test_the_schema_follows_from_the_declaration() -> None:
     )
 
 
-def test_kernels_follow_torchs_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("operator", "shapes"),
+    [(threshold_activation, [(1 << 16,)]), (matmul, [(64, 64), (64, 64)])],
+    ids=["one tensor", "two tensors"],
+)
+def test_kernels_follow_torchs_number_of_threads(operator: Any, shapes: list[Any]) -> None:
     asked = []
     before = torch.get_num_threads()
-    run = kernels.Kernels(threshold_activation)
+    run = kernels.Kernels(operator)
     call = run.call()
-    x = torch.randn(1 << 16)
-    expected = call(x)
+    inputs = [torch.randn(shape) for shape in shapes]
+    expected = call(*inputs)
     ((key, plan),) = run._plans.items()
 
     def record(threads: int, fork: int, *addresses: int) -> None:
@@ -189,13 +187,21 @@ def test_kernels_follow_torchs_number_of_threads(monkeypatch: pytest.MonkeyPatch
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            torch.testing.assert_close(call(x), expected, rtol=0, atol=0)
+            torch.testing.assert_close(call(*inputs), expected, rtol=0, atol=0)
     finally:
         torch.set_num_threads(before)
     team = kernels.team_of_torch()
     assert asked == [(1, team), (2, team)]
     if "ATen parallel backend: OpenMP" in torch.__config__.parallel_info():
         assert team != 0
+
+
+def test_little_work_gets_one_thread() -> None:
+    run = kernels.Kernels(threshold_activation)
+    call = run.call()
+    for count in (1, 100, 1 << 16):
+        call(torch.randn(count))
+    assert [plan.threads > 1 for plan in run._plans.values()][:2] == [False, False]
 
 
 def test_every_task_runs_on_torchs_threads(own: Own) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from cli.tool import children, operator, plain
 from operators import RIGHT, SIGNATURE
 from opwright.catalog.find import Target, find
 from opwright.report.findings import Finding
-from opwright.spec.cases import matrix, selected_case
+from opwright.spec.cases import Case, matrix, selected_case
 from opwright.spec.errors import MachineError, NothingSelectedError
 from opwright.spec.operator import parse_dtypes
 from opwright.verify import engine
@@ -95,12 +96,30 @@ def test_every_case_of_the_matrix_is_run_for_every_kernel_and_dtype(pair: Target
     assert seen[-1][0] == seen[-1][1]
 
 
-def test_quick_is_a_third_in_pairs_of_one_shape(pair: Target) -> None:
+def test_quick_has_less_than_half_and_every_kind(
+    pair: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dtypes = parse_dtypes(pair.spec.signature, "f32")
     right = [k for k in pair.kernels if k.name == "cpu_right"]
-    whole = len(list(matrix(pair.spec, dtypes[0], right)))
-    quick = verify(pair.spec, right, "./affine", Options(dtypes=dtypes, quick=True)).kernels[0]
-    assert whole / 4 < quick.cases < whole / 2
+    run: list[Case] = []
+    real = engine.run_case
+
+    def recording(*given: Any, **more: Any) -> Any:
+        run.append(given[3].case)
+        return real(*given, **more)
+
+    monkeypatch.setattr(engine, "run_case", recording)
+    assert verify(pair.spec, right, "./affine", Options(dtypes=dtypes, quick=True)).held
+    whole = list(matrix(pair.spec, dtypes[0], right))
+    assert len(run) < len(whole) / 2
+    for part in ("values", "layout"):
+        assert {getattr(c, part) for c in run} == {getattr(c, part) for c in whole}
+    assert {str(c.attributes) for c in run} == {str(c.attributes) for c in whole}
+    # The same shape twice in a row, with other values.
+    plain_cases = [c for c in run if c.seed == 0]
+    for first, second in zip(plain_cases[::2], plain_cases[1::2], strict=True):
+        assert (first.dims, first.leading) == (second.dims, second.leading)
+        assert first.values != second.values
 
 
 def test_filters_that_leave_no_kernel(tmp_path: Path) -> None:

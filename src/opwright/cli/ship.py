@@ -27,6 +27,7 @@ VERIFY = ("full", "quick", "none")
 )
 @click.option("--license", "licence", type=click.Path(path_type=Path), help="Licence to pass on.")
 @click.option("--verify", "how", type=click.Choice(VERIFY), default="full", help="Cases to run.")
+@click.option("--tuned/--no-tuned", default=True, help="Use the times measured on this machine.")
 @click.option("--timeout", type=common.seconds, default=10.0, help="Seconds a call may take.")
 def command(
     output: common.Output,
@@ -38,6 +39,7 @@ def command(
     compiler: str,
     licence: Path | None,
     how: str,
+    tuned: bool,
     timeout: float,
 ) -> None:
     """Make a library of operators that stands on its own.
@@ -45,6 +47,9 @@ def command(
     It holds the best kernel for each instruction set and needs neither Opwright nor Python. Ends
     with 1 where a variant is wrong, or where a manifest does not give its own bytes again.
     """
+    import platform
+    from contextlib import ExitStack
+
     from opwright.ship.check.items import verifier
     from opwright.ship.tree import ship, ship_again
     from opwright.toolchain.compilers import pick_compiler
@@ -55,11 +60,13 @@ def command(
         raise UsageError("name the operators and the library: opwright ship matmul --name fastops")
     specs = [find(text).spec for text in operators]
     chosen = pick_compiler(compiler)
-    with common.progress_bar() as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(common.progress_bar())
         verify = None if how == "none" else verifier(timeout, how == "quick", progress)
         if manifest is not None:
             made = ship_again(manifest, out, compiler=chosen, verify=verify, progress=progress)
         else:
+            native = chosen.machine == platform.machine()
             made = ship(
                 specs,
                 out,
@@ -68,6 +75,7 @@ def command(
                 compiler=chosen,
                 licence=licence,
                 verify=verify,
+                history=stack.enter_context(common.history()) if tuned and native else None,
                 progress=progress,
             )
     verdicts = [v["verdict"] for v in made.verification]

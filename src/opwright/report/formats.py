@@ -45,6 +45,9 @@ KINDS: Mapping[str, str] = {
     "not-repeatable": "The same inputs gave different results.",
     "does-not-compile": "The compiler refused the kernel.",
     "missing-function": "The source does not define the operator's function.",
+    "fallback": "An operator of a model was not computed on the device asked for.",
+    "copy": "A model moves elements from one device to another.",
+    "torch": "The operator does not behave in torch as torch's own do.",
     "tolerance": "The operator's tolerance lets a known-wrong variant pass.",
 }
 

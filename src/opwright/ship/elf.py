@@ -66,7 +66,7 @@ class Elf:
         self._phnum, self._shnum, self._shstr = header[9], header[11], header[12]
         try:
             self.sections = self._sections()
-        except (struct.error, IndexError, ValueError):
+        except (struct.error, IndexError, ValueError, OverflowError):
             raise UsageError("is a damaged ELF file: its section table cannot be read") from None
 
     def _sections(self) -> list[Section]:

@@ -306,11 +306,16 @@ def _operator(plan: Plan, spec: OperatorSpec, elements: Sequence[DType]) -> list
     choices = plan.choices(spec)
     for number, chosen in enumerate(choices):
         chain = plan.chain(spec, chosen)
+        for v in chain:
+            if v.low:
+                sizes = ", ".join(f"{size}LL" for size in (*v.low, *v.high))
+                lines.append(f"constexpr std::int64_t range_{v.symbol}[] = {{{sizes}}};")
         lines.append(f"constexpr Variant {n}_variants_{number}[] = {{")
         for v in chain:
             threads = str(v.kernel.threads).lower()
             path = plan.paths.index(v.path)
-            lines.append(f"    {{&{v.symbol}, {path}, {threads}, {json.dumps(v.text)}}},")
+            sizes = f"range_{v.symbol}" if v.low else "nullptr"
+            lines.append(f"    {{&{v.symbol}, {path}, {threads}, {json.dumps(v.text)}, {sizes}}},")
         lines.append("};")
         types = ", ".join(str(index[d.name]) for d in chosen.values()) or "-1"
         lines.append(f"constexpr int {n}_types_{number}[] = {{{types}}};")

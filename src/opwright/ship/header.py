@@ -158,7 +158,7 @@ def header(plan: Plan) -> str:
         "   What is wrong with the arguments is found before anything is written. Strides may be",
         "   any; a tensor that is not dense is copied first. An output is the caller's memory and",
         "   overlaps neither itself nor an input. Several threads may call, also after fork.",
-        "   Nothing is printed, and neither exceptions nor signals come out. */",
+        "   Nothing is printed, and no exception comes out. */",
         f"#ifndef {guard}",
         f"#define {guard}",
         "",
@@ -227,9 +227,8 @@ def _operator(plan: Plan, spec: OperatorSpec) -> str:
         initial.append(c_value(scalar.type(0) if scalar.default is None else scalar.default))
     macro = f"{type_name.upper()}_INIT"
     tensors = [f"const DLTensor *{c_name(p.name)}" for p in signature.tensors]
-    parameters = ", ".join(
-        [*tensors, f"const {type_name} *attrs", f"const {plan.name}_context *context"]
-    )
+    settings = [f"const {type_name} *attrs", f"const {plan.name}_context *context"]
+    parameters = ",\n    ".join([", ".join(tensors), ", ".join(settings)])
     types = "; ".join(short_dtypes(c) for c in plan.choices(spec)) or "as declared"
     shapes = "\n".join(
         f"   {p.name}: {p.type}{' (output)' if p is signature.output else ''}"
@@ -243,13 +242,15 @@ def _operator(plan: Plan, spec: OperatorSpec) -> str:
             f"/* {spec.name}: {c_comment(spec.__doc__ or 'no description')}",
             "",
             shapes,
-            f"   Element types: {types}. {bound}",
-            f"   attrs: {absent}; start from {macro}. context: NULL for the defaults. */",
+            f"   Element types: {types}.",
+            *([f"   {bound}"] if bound else []),
+            f"   attrs: {absent}; start from {macro}.",
+            "   context: NULL for the defaults. */",
             "typedef struct {",
             *fields,
             f"}} {type_name};",
             f"#define {macro} {{{', '.join(initial)}}}",
-            f"{plan.prefix}_API int {plan.name}_{spec.name}({parameters});",
+            f"{plan.prefix}_API int {plan.name}_{spec.name}(\n    {parameters});",
             "",
         ]
     )
@@ -262,4 +263,6 @@ def _bound(spec: OperatorSpec, choices: list[dict[str, DType]]) -> str:
             "saturate": "A result that does not fit saturates.",
             "undefined": "What a result that does not fit becomes is undefined.",
         }[spec.overflow]
-    return "16-bit floats are computed in float32 and rounded once."
+    if any(s.type is float for s in spec.signature.scalars):
+        return "Attributes are rounded to float32 where the elements have no more bits."
+    return ""

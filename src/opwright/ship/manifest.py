@@ -55,6 +55,8 @@ def variant_entry(variant: Variant, flags: tuple[str, ...]) -> dict[str, Any]:
         "path": variant.path,
         "kernel": variant.kernel.name,
         "params": dict(variant.params),
+        "low": list(variant.low),
+        "high": list(variant.high),
         "isa": variant.kernel.isa,
         "threads": variant.kernel.threads,
         "fast_math": variant.kernel.fast_math,
@@ -116,7 +118,8 @@ def plan_of(manifest: Manifest, operators: list[OperatorSpec]) -> Plan:
             raise UsageError(f"the manifest's variant {entry} selects {len(chosen)} element types")
         params = row.params(entry["params"])
         symbol = f"opw_variant_{len(variants)}"
-        variants.append(Variant(spec, row, chosen[0], params, entry["path"], symbol))
+        low, high = tuple(entry["low"]), tuple(entry["high"])
+        variants.append(Variant(spec, row, chosen[0], params, entry["path"], symbol, low, high))
     passed_over = tuple(data.get("passed_over", ()))
     return Plan(
         data["name"],

@@ -198,11 +198,14 @@ def readme(plan: Plan, glibc: str, compiler: str) -> str:
     inputs = ", ".join(t.name for t in signature.inputs)
     tensors = ", ".join(f"&{t.name}" for t in signature.tensors)
     made = _sample_arrays(spec)
+    size = _sample_sizes(spec)
+    shape, first = signature.shape(signature.output, size, (3, 4)), signature.inputs[0].name
     return f"""\
 # {n} {plan.version}
 
 Compute operators as one shared library. It needs libc and libm (glibc {glibc} or newer) and nothing
-else; made for {plan.machine} with {compiler}, from the sources in `share/{n}/src`.
+else; made for {plan.machine} with {compiler}, from the sources in `share/{n}/src`. The C++ run-time
+parts in it come with the compiler and are under its run-time library exception.
 
 | operator | what it computes | element types |
 |---|---|---|
@@ -251,7 +254,10 @@ ops.{spec.name}({inputs}, out)
 
 ```python
 import jax, jax_tvm_ffi, tvm_ffi    # pip install jax-tvm-ffi
-jax_tvm_ffi.register_ffi_target("{n}.{spec.name}", tvm_ffi.load_module("lib/lib{n}.so").{spec.name})
+ops = tvm_ffi.load_module("lib/lib{n}.so")
+jax_tvm_ffi.register_ffi_target("{n}.{spec.name}", ops.{spec.name}, platform="cpu")
+{made("jax.numpy")}
+out = jax.ffi.ffi_call("{n}.{spec.name}", jax.ShapeDtypeStruct({shape}, {first}.dtype))({inputs})
 ```
 
 ## Which instructions are used
@@ -262,12 +268,16 @@ The best that the machine has, of: {", ".join(plan.paths)}. `{n}_active()` says 
 """
 
 
+def _sample_sizes(spec: OperatorSpec) -> dict[str, int]:
+    return {d: 4 + i for i, d in enumerate(spec.signature.dims)}
+
+
 def _sample_arrays(spec: OperatorSpec) -> Any:
     """A function from "np" or "torch" to lines that make arrays for the operator."""
 
     def lines(module: str) -> str:
         signature = spec.signature
-        size = {d: 4 + i for i, d in enumerate(signature.dims)}
+        size = _sample_sizes(spec)
         names = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16"}
         names |= {"i8": "int8", "i32": "int32", "u8": "uint8"}
         dtypes = signature.choices()[0]

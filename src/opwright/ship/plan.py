@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from opwright.history.store import History
+from opwright.ship.tuned import Tuned, tuned_for
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import NothingSelectedError, UsageError
 from opwright.spec.isa import ISAS, Isa
@@ -25,6 +27,7 @@ class Variant:
     """One kernel, built for some element types and one instruction set.
 
     ``symbol`` is its name inside the library, ``path`` what ``FORCE`` calls its instruction set.
+    ``low`` and ``high`` are the sizes, in the C function's order, that it is for; empty for all.
     """
 
     spec: OperatorSpec
@@ -33,11 +36,29 @@ class Variant:
     params: Mapping[str, int]
     path: str
     symbol: str
+    low: tuple[int, ...] = ()
+    high: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
-        """``operator dtypes path kernel``, as the library itself names it."""
-        return f"{self.spec.name} {short_dtypes(self.dtypes)} {self.path} {self.kernel.name}"
+        """``operator dtypes path kernel``, as the library itself names it.
+
+        Tunables that are not at their default follow, and the range of sizes where there is one.
+        """
+        words = [self.spec.name, short_dtypes(self.dtypes) or "-", self.path, self.kernel.name]
+        defaults = self.kernel.defaults
+        words += [f"{t}={v}" for t, v in self.params.items() if defaults[t] != v]
+        if self.low:
+            ranges = zip(self.spec.signature.dims, self.low, self.high, strict=True)
+            words.append(",".join(f"{dim}={low}..{high}" for dim, low, high in ranges))
+        return " ".join(words)
+
+    def takes(self, dims: Mapping[str, int]) -> bool:
+        """Whether it is for these sizes."""
+        sizes = [dims[d] for d in self.spec.signature.dims]
+        return not self.low or all(
+            low <= size <= high for low, size, high in zip(self.low, sizes, self.high, strict=True)
+        )
 
     @property
     def isa(self) -> Isa:
@@ -105,9 +126,16 @@ def check_names(name: str, version: str) -> None:
         raise UsageError(f"--version {version!r}: write three numbers, as in 1.4.0")
 
 
-def plan_library(name: str, version: str, machine: str, operators: Sequence[OperatorSpec]) -> Plan:
+def plan_library(
+    name: str,
+    version: str,
+    machine: str,
+    operators: Sequence[OperatorSpec],
+    history: History | None = None,
+) -> Plan:
     """Choose the variants: for each instruction set the last rung of the ladder that has it.
 
+    With ``history``, what was measured faster on this machine comes before it for sizes near those.
     Raises ``UsageError`` for names that cannot be, ``NothingSelectedError`` where an operator has
     no kernel for this architecture.
     """
@@ -127,10 +155,15 @@ def plan_library(name: str, version: str, machine: str, operators: Sequence[Oper
                 if spec.serves(row, dtypes):
                     by_path.pop(row.isa, None)  # a later rung, so a better one
                     by_path[row.isa] = row
+            tuned = tuned_for(spec, dtypes, history) if history is not None else {}
             for row in reversed(by_path.values()):
-                symbol = f"opw_variant_{len(variants)}"
                 path = path_name(row.isa, machine)
-                variants.append(Variant(spec, row, dtypes, row.defaults, path, symbol))
+                chain = [t for t in tuned.get(row.isa, ()) if t.kernel in usable]
+                for t in (*chain, Tuned(row, row.defaults, (), ())):
+                    symbol = f"opw_variant_{len(variants)}"
+                    variants.append(
+                        Variant(spec, t.kernel, dtypes, t.params, path, symbol, t.low, t.high)
+                    )
             if by_path and "baseline" not in by_path:
                 passed_over.append(
                     f"{spec.name} {short_dtypes(dtypes)}: no baseline kernel, so that the library "

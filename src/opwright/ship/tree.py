@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.catalog.find import DECLARATION
+from opwright.history.store import History
 from opwright.ship.elf import Elf
 from opwright.ship.header import exported
 from opwright.ship.link import LINK_FLAGS, Progress, compile_flags, link, runtime_hash
@@ -60,16 +61,18 @@ def ship(
     compiler: Compiler | None = None,
     licence: Path | None = None,
     verify: Verifier | None = None,
+    history: History | None = None,
     progress: Progress | None = None,
 ) -> Shipped:
     """Build the library of ``operators`` and everything around it in the folder ``out``.
 
     ``compiler`` may be one for another architecture. ``verify`` is run on the finished library, and
-    what it finds wrong keeps the tree from being written. Raises ``OpwrightError`` then,
+    what it finds wrong keeps the tree from being written. ``history`` has the times by which ranges
+    of sizes get kernels of their own. Raises ``OpwrightError`` then,
     ``BuildError``, ``MachineError`` or ``UsageError``.
     """
     compiler = compiler or pick_compiler()
-    plan = plan_library(name, version, compiler.machine, operators)
+    plan = plan_library(name, version, compiler.machine, operators, history)
     return _write(plan, compiler, out, licence, verify, progress)
 
 

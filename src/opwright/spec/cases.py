@@ -21,6 +21,10 @@ MATRIX_COST = 5e6
 
 _SIZES = (0, 1, 2, 3, 5, 8, 13, 16, 17, 31, 33)
 _LONG_SIZES = (255, 256, 257, 1000)
+# Full and not quite full blocks of the sizes at which kernels cut long dimensions.
+_VERY_LONG_SIZES = (1024, 4096, 4099, 65537)
+# Several tiles in each of three dimensions, no two alike; and two alike, in another number.
+_UNEQUAL_SIZES = ((61, 127, 251), (40, 40, 24))
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def make_inputs(spec: OperatorSpec, case: Case) -> list[Array]:
         make = VALUES.get(case.values)
         if make is None:
             raise UnknownNameError("kind of values", case.values, VALUES)
-        numbers = make(random, shape, _Context(spec, case, dtype))
+        numbers = make(random, shape, _Context(spec, case, dtype, index))
         inputs.append(lay_out(_stored(numbers, dtype), case.layout))
     return inputs
 
@@ -102,6 +106,7 @@ class _Context:
     spec: OperatorSpec
     case: Case
     dtype: DType
+    index: int  # of the input
 
     def thresholds(self) -> list[float]:
         found = [
@@ -156,10 +161,31 @@ def _overflow(random: _Random, shape: _Shape, about: _Context) -> Array:
 def _special(random: _Random, shape: _Shape, about: _Context) -> Array:
     numbers = random.standard_normal(shape)
     flat = numbers.reshape(-1)
-    for value in (np.nan, np.inf, -np.inf, 0.0, -0.0):
+    values = (np.nan, np.inf, -np.inf, 0.0, -0.0)
+    for value in values:
         if flat.size:
             flat[random.integers(0, flat.size, 1 + flat.size // 200)] = value
+    # At the end too, where vectorised loops have code of its own for what is left over.
+    if flat.size > len(values):
+        flat[-1] = values[(about.case.seed - 1) % len(values)]
     return numbers
+
+
+def _zero_or_infinite(random: _Random, shape: _Shape, about: _Context) -> Array:
+    # The first tensor is mostly zeros, which meet infinities and NaN in the others: 0 times either
+    # is NaN, also where a kernel would leave out the product.
+    first = np.asarray(random.integers(0, 8, shape) == 0, dtype=np.float64)
+    values = random.standard_normal(shape)
+    if about.index:
+        rare = random.integers(0, 16, shape)
+        values = np.select([rare == 0, rare == 1], [np.inf, np.nan], values)
+    return values if about.index else first
+
+
+def _offset(random: _Random, shape: _Shape, _: _Context) -> Array:
+    # All far below zero and close together: what starts a maximum at 0 or at -1e4, or takes the
+    # difference of two large sums, has nothing left. Every float type holds it.
+    return random.standard_normal(shape) * 4 - 20000
 
 
 def _near_thresholds(random: _Random, shape: _Shape, about: _Context) -> Array:
@@ -187,6 +213,8 @@ VALUES: Mapping[str, Callable[[_Random, _Shape, _Context], Array]] = {
     "huge": _huge,
     "overflow": _overflow,
     "special": _special,
+    "zero-or-infinite": _zero_or_infinite,
+    "offset": _offset,
     "thresholds": _near_thresholds,
     "extremes": _extremes,
 }
@@ -239,11 +267,11 @@ def _tile_edges(kernels: Iterable[Kernel]) -> list[int]:
 def shapes(
     spec: OperatorSpec, kernels: Sequence[Kernel]
 ) -> list[tuple[dict[str, int], tuple[int, ...]]]:
-    """The shapes of the matrix: equal sizes, and each dimension long or degenerate in turn."""
+    """The shapes of the matrix: equal sizes, all different, each long or degenerate in turn."""
     signature = spec.signature
     if set(signature.dims) == {signature.ellipsis}:
         edges = [s for s in _tile_edges(kernels) if s not in _SIZES]
-        plain = [(s,) for s in (*_SIZES, 63, 64, 65, 127, *edges, *_LONG_SIZES, 4099, 65537)]
+        plain = [(s,) for s in (*_SIZES, 63, 64, 65, 127, *edges, *_LONG_SIZES, *_VERY_LONG_SIZES)]
         several = [(), (3, 5), (2, 3, 4), (0, 5), (5, 0), (17, 1), (1, 257)]
         every = [({signature.ellipsis: math.prod(s)}, s) for s in [*several, *plain]]
         return [(dims, leading) for dims, leading in every if _affordable(spec, dims, leading)]
@@ -266,15 +294,20 @@ def shapes(
         if not add(dict.fromkeys(named, size)):
             alone.append(size)
     for dim in named:
-        for size in alone:
+        for size in (*alone, *_VERY_LONG_SIZES):
             # Of many dimensions, those beside the long one are smaller.
             for first, step in ((7, 6), (2, 1), (2, 0)):
                 others = {d: first + step * i for i, d in enumerate(named)}
                 if add({**others, dim: size}):
                     break
-            add({**dict.fromkeys(named, 1), dim: size})
+            if size in alone:
+                add({**dict.fromkeys(named, 1), dim: size})
+    for sizes in _UNEQUAL_SIZES:
+        for turn in range(len(sizes)):
+            turned = sizes[turn:] + sizes[:turn]
+            add({d: turned[i % len(sizes)] for i, d in enumerate(named)})
     if signature.ellipsis:
-        for leading in ((), (0,), (1,), (2, 3), (5, 1, 2)):
+        for leading in ((), (0,), (1,), (2, 3), (5, 1, 2), (257,)):
             add(dict.fromkeys(named, 13), leading)
     return [(dict(zip(signature.dims, sizes, strict=True)), lead) for sizes, lead in found]
 

@@ -9,7 +9,7 @@ gets k roundoffs of ``sum |a||b|``, a maximum gets none, and neither has to be t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -343,8 +343,35 @@ class Tracked(NDArrayOperatorsMixin):
             chain = _products(*operands)
             error = chain.total(self.arithmetic)
         else:
-            error = rule(result, *operands)
+            error = rule(result, *(x.any_order() if ufunc is np.divide else x for x in operands))
+            error = np.maximum(error, self._overflow(ufunc, result, operands))
         return Tracked(result, error, self.arithmetic, chain)
+
+    def any_order(self) -> Tracked:
+        """A sum with the error of a kernel that divides on the way, as a running mean does.
+
+        So whole numbers do not stay whole, and each term may lose a step of the subnormal numbers
+        that the division of the sum does not make smaller.
+        """
+        if self.chain is None:
+            return self
+        error = replace(self.chain, whole=False).total(self.arithmetic)
+        steps = max(self.chain.terms - 1, 0) ** 2 * self.arithmetic.smallest_normal
+        return Tracked(self.value, error + steps, self.arithmetic)
+
+    def _overflow(self, ufunc: np.ufunc, result: Floats, operands: Sequence[Tracked]) -> Floats:
+        """What it changes that operands too large for the type are infinite in a kernel.
+
+        Results that are too large themselves are not counted: infinity is then right.
+        """
+        largest = self.arithmetic.largest
+        if not any((np.abs(x.value) > largest).any() for x in operands):
+            return np.zeros(())
+        there = ufunc(
+            *(np.where(np.abs(x.value) > largest, np.inf * x.value, x.value) for x in operands)
+        )
+        changed = np.abs(there - result) / self.arithmetic.roundoff
+        return np.where((np.abs(result) <= largest) & ~(there == result), changed, 0.0)
 
     def _compare(self, ufunc: np.ufunc, a: Tracked, b: Tracked) -> Any:
         """Plain booleans, unless a kernel's rounding may decide some of them the other way."""
@@ -639,10 +666,12 @@ def _reduce_sum(
 ) -> Tracked:
     start = a._join(initial)
     extra: dict[str, Any] = {"axis": axis, "keepdims": keepdims, "where": where}
-    leaves = _Chain(
-        _count(a, axis), np.sum(np.abs(a.value), **extra), np.sum(a.error, **extra), _whole(a)
-    )
-    sums = Tracked(np.sum(a.value, **extra), leaves.total(a.arithmetic), a.arithmetic, leaves)
+    total, magnitude = np.sum(a.value, **extra), np.sum(np.abs(a.value), **extra)
+    # Partial sums may overflow in one order and not in another.
+    either = (magnitude > a.arithmetic.largest) & (np.abs(total) <= a.arithmetic.largest)
+    error = np.where(either, np.inf, np.sum(a.error, **extra))
+    leaves = _Chain(_count(a, axis), magnitude, error, _whole(a))
+    sums = Tracked(total, leaves.total(a.arithmetic), a.arithmetic, leaves)
     return sums if not start.value.any() else sums + start
 
 

@@ -86,7 +86,7 @@ def _register(spec: OperatorSpec, namespace: str) -> _Registered:
     library: Any = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
     name = spec.name
     arguments = schema(spec)
-    # The tag lets autograd and compilers rely on the strides of inputs being as written.
+    # Compilers then hand over tensors as they lie in eager mode, and not so that they need a copy.
     library.define(f"{name}({arguments}) -> Tensor", tags=(torch.Tag.needs_fixed_stride_order,))
     library.define(f"{name}.out({arguments}, *, Tensor(a!) out) -> ()")
     packet = getattr(getattr(torch.ops, namespace), name)

@@ -233,8 +233,18 @@ def _cases(
 def quick_cases(
     spec: OperatorSpec, dtypes: Mapping[str, DType], kernels: Sequence[Kernel]
 ) -> list[Case]:
-    """A third of the matrix, in pairs: the two of a pair have the same shape and other values."""
-    return [c for i, c in enumerate(matrix(spec, dtypes, kernels)) if i // 2 % 3 == 0]
+    """Less than half of the matrix: every kind of values, layout and attribute, on fewer shapes.
+
+    Shapes come in pairs of cases with other values: a kernel that keeps the answer of an earlier
+    call is only found by these.
+    """
+    cases = list(matrix(spec, dtypes, kernels))
+    usual = cases[0].attributes
+    return [
+        case
+        for index, case in enumerate(cases)
+        if (index // 2 % 3 == 0 if case.seed == 0 else case.seed == 1 or case.attributes != usual)
+    ]
 
 
 def _first_nonempty(cases: Sequence[Case]) -> int:

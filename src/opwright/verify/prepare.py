@@ -20,6 +20,9 @@ from opwright.spec.tolerance import Bound, Tolerance, declared_bound, derived_bo
 from opwright.verify.compare import Expected, expect, judge
 from opwright.verify.witness import witness
 
+# Kinds of values with which what is computed on the way may overflow.
+_OVERFLOWING = ("huge", "overflow", "extremes", "special", "offset")
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -42,12 +45,13 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
     shape = signature.shape(signature.output, case.dims, case.leading)
     output = signature.dtype(signature.output, case.dtypes)
     reference = _oracle(spec, case, arrays, shape)
+    bound = bound_of(spec, case, arrays, reference)
     expected = expect(
         reference,
-        bound_of(spec, case, arrays, reference),
+        bound,
         output,
         spec.overflow,
-        _open(spec, case, arrays, reference),
+        _open(spec, case, arrays, reference, bound),
         arrays[0] if len(arrays) == 1 and arrays[0].shape == shape else None,
     )
     name, error = "", 0.0
@@ -118,25 +122,26 @@ def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference:
 
 
 def _open(
-    spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference: Array
+    spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference: Array, bound: Bound
 ) -> NDArray[np.bool_]:
     """Where the type that kernels compute in overflows on the way and the declaration is silent.
 
     With operands of one sign an overflow can only end in infinity, and has to. Otherwise it depends
-    on the order of a sum, which is the kernel's own.
+    on the order of a sum, which is the kernel's own: there the bound is infinite.
     """
     compute = spec.signature.compute(case.dtypes)
-    if compute.kind == "int" or case.values not in ("huge", "overflow", "extremes", "special"):
+    if compute.kind == "int" or case.values not in _OVERFLOWING:
         return np.zeros(reference.shape, dtype=bool)
     with declared(spec, "the formula", case), np.errstate(all="ignore"):
         narrow = np.asarray(
             spec.formula(*(a.astype(compute.numpy) for a in arrays), **case.attributes)
         ).astype(np.float64)
     exact = reference.astype(np.float64)
+    undefined = np.isfinite(exact) & np.isinf(bound.limit)
     if case.values == "overflow":
         opposite = np.isinf(narrow) & (np.sign(narrow) != np.sign(exact))
-        return np.asarray(~np.isnan(exact) & (np.isnan(narrow) | opposite))
-    undefined = np.isfinite(exact) & ~np.isfinite(narrow)
+        return np.asarray(undefined | (~np.isnan(exact) & (np.isnan(narrow) | opposite)))
+    undefined |= np.isfinite(exact) & ~np.isfinite(narrow)
     if all(np.isfinite(a.astype(np.float64)).all() for a in arrays):
         undefined |= ~np.isfinite(exact)
     return np.asarray(undefined)

@@ -17,6 +17,8 @@ from opwright.verify.reproduce import verify_command
 
 # Further cases tried for a known-wrong variant before it counts as never rejected.
 MAX_CASES = 40
+# The bound of a sum of more numbers than this is near the numbers themselves.
+LONGEST = 1000
 
 
 def _cheats(prepared: Prepared) -> Iterator[tuple[str, Array]]:
@@ -74,9 +76,10 @@ def untrusted(
     typical = [c for c in cases if c.values == "typical" and _elements(c) >= 2]
     if not typical:
         return []
+    telling = [c for c in typical if max(c.dims.values()) <= LONGEST] or typical
     passed = [
         name
-        for prepared in [prepare(spec, max(typical, key=_elements), with_witness=False)]
+        for prepared in [prepare(spec, max(telling, key=_elements), with_witness=False)]
         for name, values in _cheats(prepared)
         if not _wrong(prepared, values)
     ]

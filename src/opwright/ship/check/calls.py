@@ -164,41 +164,58 @@ class Runner:
                 given.write_bytes(
                     struct.pack("<I", len(rest)) + b"".join(call.encode() for call in rest)
                 )
-                # An emulated processor is some 20 times slower.
-                limit = self.time_limit * (20 if self.emulator else 1) + len(rest)
-                ended = self.run("batch", str(given), str(out), limit=limit)
+                out.unlink(missing_ok=True)
+                ended = self.run("batch", str(given), str(out), watch=out)
                 found = _decode(out.read_bytes() if out.is_file() else b"")
                 results += found
                 if len(found) < len(rest):
                     results.append(Result(-1, crash=ended.why or "ended early"))
         return results
 
-    def run(self, mode: str, calls: str, results: str, number: int = 1, limit: float = 0) -> Ended:
-        """Run the caller in ``mode``; raises ``MachineError`` where it cannot do its own work."""
+    def run(
+        self, mode: str, calls: str, results: str, number: int = 1, watch: Path | None = None
+    ) -> Ended:
+        """Run the caller in ``mode``; raises ``MachineError`` where it cannot do its own work.
+
+        With ``watch`` each growth of that file, a call that ended, gives it the time limit anew.
+        """
         command = [*self.emulator, str(self.program), mode, str(self.library), self.prefix]
+        limit = self.time_limit * (20 if self.emulator else 1)
+        if watch is None:
+            limit = 6 * limit + 0.1 * number
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [*command, calls, results, str(number)],
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                check=False,
-                timeout=limit or self.time_limit * (60 if self.emulator else 6),
                 env=self.env or None,
             )
-        except subprocess.TimeoutExpired:
-            return Ended(-1, "", "did not finish in time")
         except OSError as error:
             raise MachineError(f"{command[0]} cannot be started: {error.strerror}") from error
-        if done.returncode == _UNSUPPORTED:
-            raise MachineError(f"{self.library}: {done.stderr.strip()[-300:]}")
-        why = ""
-        if done.returncode < 0:
-            why = f"signal {-done.returncode}"
-        elif done.returncode > 128:
-            why = f"signal {done.returncode - 128}"
-        return Ended(done.returncode, done.stdout, why.replace("signal 4", "illegal instruction"))
+        size = -1
+        while True:
+            try:
+                said, errors = process.communicate(timeout=limit)
+                break
+            except BaseException as error:
+                grown = watch.stat().st_size if watch and watch.exists() else 0
+                if isinstance(error, subprocess.TimeoutExpired) and watch and grown > size:
+                    size = grown
+                    continue
+                process.kill()
+                process.communicate()
+                if isinstance(error, subprocess.TimeoutExpired):
+                    return Ended(-1, "", f"did not finish in time ({limit:g} s)")
+                raise
+        code = process.returncode
+        if code == _UNSUPPORTED:
+            raise MachineError(f"{self.library}: {errors.strip()[-300:]}")
+        signal = -code if code < 0 else code - 128
+        why = f"signal {signal}" if signal > 0 else ""
+        return Ended(code, said, "illegal instruction" if signal == 4 else why)
 
     def on_calls(self, mode: str, calls: Sequence[Call], number: int = 1) -> Ended:
         """Run a mode that works on calls and says in words what came of it."""

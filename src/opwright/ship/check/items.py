@@ -112,6 +112,12 @@ def check(
         raise UsageError(f"{library} {error}") from None
     read = read_manifest(manifest or find_manifest(library))
     plan = plan_of(read, operators_of(read))
+    for target in settings.targets:
+        if target.machine != plan.machine:
+            raise UsageError(
+                f"{target.name} is an {target.machine} processor, and the library is for "
+                f"{plan.machine}"
+            )
     checked = Checked(library.resolve(), plan)
     steps: list[tuple[str, Callable[[], Iterator[Item]]]] = [
         ("file", lambda: _file(elf, plan, read, data)),
@@ -219,11 +225,11 @@ def _header(library: Path, plan: Plan) -> Iterator[Item]:
                 [*command, str(source)], capture_output=True, text=True, check=False
             )
             if said.returncode:
-                lines = said.stderr.strip().splitlines()
+                first = re.search(r"^.*\berror: .*$", said.stderr, re.MULTILINE)
                 yield Item(
                     "header",
                     "found",
-                    f"{compiler.name} -std={standard}: {lines[0] if lines else 'fails'}",
+                    f"{compiler.name} -std={standard}: {first[0] if first else 'fails'}",
                     "report it: the header is written by 'ship'",
                 )
                 return
@@ -263,6 +269,10 @@ def _running(checked: Checked, settings: Settings, progress: Progress | None) ->
         yield Item(name, "held" if held else "found", text, "" if held else advice)
 
 
+# How the reason begins where the library did not refuse a path in its own words.
+_CRASHES = ("signal", "illegal instruction", "did not finish")
+
+
 def _usable(runner: Runner, paths: Sequence[str]) -> dict[str, str]:
     """Each path with the reason why it cannot run, empty where it can."""
     found: dict[str, str] = {}
@@ -300,7 +310,7 @@ def _dispatch(plan: Plan, runner: Runner) -> tuple[list[str], Item]:
         "dispatch",
         "found" if wrong or not usable else "held",
         "; ".join(wrong) or f"{text}; {variable} is obeyed or refused",
-        "report it, with the processor's flags of /proc/cpuinfo" if wrong else "",
+        "report it, with the processor's flags of /proc/cpuinfo" if wrong or not usable else "",
     )
 
 
@@ -330,7 +340,7 @@ def _verified(variants: Sequence[Verified], runner: Runner) -> Iterator[Item]:
                 name,
                 "found",
                 f"{variant.held} of {variant.cases} cases held; {variant.reason}",
-                f"opwright verify {'/'.join(variant.variant.split()[::3])}",
+                "opwright verify {0}/{3}".format(*variant.variant.split()),
             )
 
 
@@ -377,11 +387,14 @@ def _alignment(plan: Plan, runner: Runner, usable: Sequence[str]) -> Item:
         for dtypes in plan.choices(spec):
             prepared = prepare(spec, _small_case(spec, dtypes, "contiguous"), with_witness=False)
             chain = [v for v in plan.chain(spec, dtypes) if v.path in usable]
-            for variant in chain:
+            paths = list(dict.fromkeys(v.path for v in chain))
+            for path in paths:
+                sizes = prepared.case.dims
+                variant = next(v for v in chain if v.path == path and v.takes(sizes))
                 base = prepared_call(plan, spec, prepared.case, variant.path, 0)
                 for index, offset in itertools.product(range(len(base.operands)), range(65)):
                     aligned = offset % base.operands[index].dtype.bytes == 0
-                    if not aligned and variant is not chain[0]:
+                    if not aligned and path != paths[0]:
                         continue  # refused before a variant is chosen
                     operands = list(base.operands)
                     operands[index] = operands[index].moved(offset)
@@ -428,10 +441,6 @@ def _on(
     """The library as it behaves on ``target``."""
     plan = checked.plan
     name = f"on {target.name}"
-    if target.machine != plan.machine:
-        raise UsageError(
-            f"{target.name} is an {target.machine} processor, and the library is for {plan.machine}"
-        )
     runner = emulated_runner(checked.library, plan.name, target, settings.time_limit)
     why = _usable(runner, plan.paths)
     should = [p for p in plan.paths if p in target.paths]
@@ -439,7 +448,7 @@ def _on(
     wrong += [
         f"{p} counts as usable" for p in plan.paths if p not in target.emulated and not why[p]
     ]
-    crashed = [f"{p}: {why[p]}" for p in plan.paths if "signal" in why[p] or "illegal" in why[p]]
+    crashed = [f"{p}: {why[p]}" for p in plan.paths if why[p].startswith(_CRASHES)]
     yield Item(
         f"{name}: dispatch",
         "found" if wrong or crashed or not should else "held",
@@ -488,7 +497,7 @@ def verifier(time_limit: float, quick: bool, progress: Progress | None) -> Calla
         except MachineError as error:
             return [Verified(v.text, reason=str(error)).as_json() for v in plan.variants]
         why = _usable(runner, plan.paths)
-        crashed = [reason for reason in why.values() if "signal" in reason]
+        crashed = [reason for reason in why.values() if reason.startswith(_CRASHES)]
         if crashed:
             raise OpwrightError(f"the library cannot even be loaded: {crashed[0]}")
         usable = [path for path in plan.paths if not why[path]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from opwright.ship.check.calls import (
     operand,
 )
 from opwright.ship.plan import Plan, Variant
-from opwright.spec.cases import Case, lay_out, make_inputs, matrix
+from opwright.spec.cases import MATRIX_COST, Case, lay_out, make_inputs, matrix
 from opwright.spec.dtypes import DType
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.verify.compare import judge
@@ -93,10 +93,26 @@ def cases_of(
     """The full matrix, or (``quick``) what of every third pair is small."""
     chain = plan.chain(spec, dtypes)
     cases = list(matrix(spec, dtypes, [v.kernel for v in chain]))
-    if not quick:
-        return cases
-    third = [c for i, c in enumerate(cases) if i // 2 % 3 == 0]
-    return [c for c in third if spec.flops(c.dims) <= 2e5]
+    if quick:
+        third = [c for i, c in enumerate(cases) if i // 2 % 3 == 0]
+        cases = [c for c in third if spec.flops(c.dims) <= 2e5]
+    large = _ranged_cases(spec, cases, chain)
+    return cases + [c for c in large if not quick or spec.flops(c.dims) <= 2 * MATRIX_COST]
+
+
+def _ranged_cases(
+    spec: OperatorSpec, cases: Sequence[Case], chain: Sequence[Variant]
+) -> list[Case]:
+    """Cases at the least sizes of each variant's range, which the matrix may be too small for."""
+    found: list[Case] = []
+    for low in dict.fromkeys(v.low for v in chain if v.low):
+        for more, values in ((0, "typical"), (1, "typical"), (1, "whole")):
+            sizes = [size + more for size in low]
+            dims = dict(zip(spec.signature.dims, sizes, strict=True))
+            ellipsis = spec.signature.ellipsis
+            leading = (dims[ellipsis],) if ellipsis else ()
+            found.append(replace(cases[0], dims=dims, leading=leading, values=values))
+    return found
 
 
 def verify_variants(
@@ -118,7 +134,9 @@ def verify_variants(
         result = found[variant.text]
         if result.cases:
             result.verdict = "held" if result.held == result.cases else "wrong"
-        elif not result.reason:
+        elif variant.path in paths:
+            result.reason = "its sizes are too large for a quick run"
+        else:
             result.reason = f"this machine cannot run {variant.path}"
     return list(found.values())
 
@@ -136,11 +154,16 @@ def _verify(
     cases = cases_of(plan, spec, dtypes, quick)
     done = 0
     for batch in _batches(plan, spec, cases):
-        wanted = [v for v in chain if found[v.text].cases - found[v.text].held < _ENOUGH]
         calls: list[Call] = []
         about: list[tuple[Prepared, Variant]] = []
         for index, prepared in batch:
-            for variant in wanted:
+            for path in dict.fromkeys(v.path for v in chain):
+                # The first for these sizes is what the library has to run.
+                variant = next(v for v in chain if v.path == path and v.takes(prepared.case.dims))
+                if found[variant.text].cases - found[variant.text].held >= _ENOUGH:
+                    continue
+                if not variant.low and spec.flops(prepared.case.dims) > 2 * MATRIX_COST:
+                    continue  # made for another variant's range
                 calls.append(prepared_call(plan, spec, prepared.case, variant.path, index))
                 about.append((prepared, variant))
         results = runner.batch(calls)

@@ -21,7 +21,8 @@ struct Variant {
     void (*entry)(const Call*);
     int path;
     bool threads;
-    const char* text;  // "operator dtypes path kernel"
+    const char* text;           // "operator dtypes path kernel"
+    const std::int64_t* sizes;  // the least of each dimension, then the largest; null for any
 };
 
 // A dimension of a tensor: index of a name, or ~size for a fixed one, or the "..." part.
@@ -143,8 +144,17 @@ inline void ensure_ready() {
     if (!state.ready.load(std::memory_order_acquire)) prepare();
 }
 
-// The best usable variant, or the one forced; null and a message where there is none.
-inline const Variant* choose(const Operator& op, const Choice& choice) {
+inline bool takes(const Operator& op, const Variant& variant, const std::int64_t* sizes) {
+    if (!variant.sizes) return true;
+    for (int d = 0; d < op.dim_count; ++d) {
+        if (sizes[d] < variant.sizes[d] || sizes[d] > variant.sizes[op.dim_count + d]) return false;
+    }
+    return true;
+}
+
+// The best usable variant for these sizes, of the forced path where one is; null and a message where
+// there is none.
+inline const Variant* choose(const Operator& op, const Choice& choice, const std::int64_t* sizes) {
     const int forced = state.forced.load(std::memory_order_relaxed);
     if (forced == unknown) {
         fail(OPW_PATH, "%s: %s", op.name, state.refused);
@@ -152,7 +162,8 @@ inline const Variant* choose(const Operator& op, const Choice& choice) {
     }
     for (int v = 0; v < choice.variant_count; ++v) {
         const Variant& variant = choice.variants[v];
-        if ((state.usable >> variant.path & 1u) && (forced == automatic || forced == variant.path)) {
+        if ((state.usable >> variant.path & 1u) && (forced == automatic || forced == variant.path) &&
+            takes(op, variant, sizes)) {
             return &variant;
         }
     }
@@ -430,7 +441,7 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
                         op.tensors[t].name);
         }
     }
-    const Variant* variant = choose(op, *choice);
+    const Variant* variant = choose(op, *choice, sizes);
     if (!variant) return OPW_PATH;
     if (out.count == 0) {
         last_variant = variant;
