@@ -20,12 +20,13 @@ BODY = RIGHT + "\n#if MODE == 0\nusleep(300);\n#elif MODE == 2\n#error no\n#endi
 
 
 @pytest.fixture
-def target(tmp_path: Path, own_home: Path) -> Target:
+def target(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
+    monkeypatch.setattr("opwright.tune.search.FINAL_ROUNDS", 20)
     return operator(tmp_path, {"v1": plain(BODY, USLEEP)}, {"v1": ', tune={"MODE": [0, 1, 2]}'})
 
 
 def test_a_tuning_as_text_and_as_json(target: Target) -> None:
-    ran = opwright("tune", target.reference, "--budget", "6s", "--shape", "2000")
+    ran = opwright("tune", target.reference, "--budget", "120s", "--shape", "2000")
     assert ran.code == 0
     assert re.search(r"MODE=1 +held .*won", ran.out)
     assert re.search(r"MODE=2 +does-not-compile +- +- +-", ran.out)
@@ -33,7 +34,7 @@ def test_a_tuning_as_text_and_as_json(target: Target) -> None:
         r"MODE=1 is the fastest, \d+\.\d\d times as fast as the default \(3 of 3", ran.out
     )
     assert "--param MODE=2" in ran.out
-    again = opwright("tune", target.reference, "--budget", "6s", "--shape", "2000", "--json").json
+    again = opwright("tune", target.reference, "--budget", "120s", "--shape", "2000", "--json").json
     [tuned] = again["data"]["tuned"]
     assert tuned["winner"] == {"MODE": 1} and tuned["default"] == {"MODE": 0}
     assert tuned["gain"] > 2 and tuned["complete"] and not tuned["too_short"]
@@ -51,7 +52,7 @@ def test_a_budget_too_small_says_so(target: Target) -> None:
 
 def test_nothing_that_holds_ends_with_1(tmp_path: Path, own_home: Path) -> None:
     none = operator(tmp_path, {"v1": "#error no"}, {"v1": ', tune={"MODE": [0, 1]}'})
-    ran = opwright("tune", none.reference, "--budget", "5s", "--shape", "9")
+    ran = opwright("tune", none.reference, "--budget", "120s", "--shape", "9")
     assert ran.code == 1
     assert "no configuration held (2 of 2 configurations tried)" in ran.out
 
@@ -59,7 +60,7 @@ def test_nothing_that_holds_ends_with_1(tmp_path: Path, own_home: Path) -> None:
 def test_export_and_import(target: Target, tmp_path: Path) -> None:
     file = tmp_path / "t4.json"
     assert opwright("tune", target.reference, "--export", file).code == 5
-    opwright("tune", target.reference, "--budget", "4s", "--shape", "2000")
+    opwright("tune", target.reference, "--budget", "120s", "--shape", "2000")
     assert opwright("tune", target.reference, "--export", file).code == 0
     assert len(json.loads(file.read_text())["results"]) == 3
     with History.open() as history:

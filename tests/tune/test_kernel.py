@@ -52,6 +52,7 @@ BODY = (
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("opwright.tune.search.FINAL_ROUNDS", 20)  # a second at most
     return empty_history(tmp_path / "home", monkeypatch)
 
 
@@ -66,7 +67,7 @@ def tunable(folder: Path, modes: str, body: str = BODY) -> Target:
 
 
 def tuned_at(
-    target: Target, history: History, shape: str, budget: float = 6.0, **more: Any
+    target: Target, history: History, shape: str, budget: float = 120.0, **more: Any
 ) -> Tuned:
     spec = target.spec
     [dtypes] = parse_dtypes(spec.signature, "f32" if spec.signature.variables else "")
@@ -83,7 +84,7 @@ def test_what_fails_is_recorded_as_such_and_tuning_goes_on(
     tmp_path: Path, history: History
 ) -> None:
     target = tunable(tmp_path, "[0, 2, 3, 4, 5, 6, 1]")
-    found = tuned_at(target, history, "300", budget=30)
+    found = tuned_at(target, history, "300")
     assert found.found.winner == (("MODE", 1),)
     assert found.gain is not None and found.gain > 20  # half a millisecond against microseconds
     outcomes = {mode: c.outcome for mode, c in kept(history).items()}

@@ -36,6 +36,8 @@ from opwright.verify.trust import untrusted
 # shorter than two seconds: the machine may be busy for as long.
 HANG_FACTOR = 50.0
 LEAST_LIMIT = 2.0
+# What the default itself may take at least, of which nothing is known yet.
+FIRST_LIMIT = 10.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class _Laboratory:
         self._run = run
         self._machine = backend.probe().fingerprint
         self._source_hash = history.keep_source(kernel.path)
-        self._time_limit = min(TIME_LIMIT, max(LEAST_LIMIT, budget))
+        self._time_limit = min(TIME_LIMIT, max(FIRST_LIMIT, budget))
         self._threads = setup.threads if kernel.threads else 1
         self._builds: dict[Params, Future[Artifact]] = {}
         self._artifacts: dict[Params, Artifact] = {}
@@ -191,6 +193,9 @@ class _Laboratory:
         if self._own is None:
             self._own = prepare(self._spec, self._setup.case, with_witness=False)
         if failure := self._check(configuration, self._own, self._setup.threads):
+            # Refuted whatever the matrix says; a hang may be the time limit's fault.
+            if failure.kind != "hang":
+                self._history.record_verdict(artifact.key, self._machine, "wrong", 1, partial=True)
             return failure
         if self._history.verdict(artifact.key, self._machine) == "held":
             return None

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from opwright.bench.interleave import MAX_ROUNDS, MIN_ROUNDS, RELATIVE_WIDTH
-from opwright.bench.stats import Ranking, enough, noise_floor, rank
+from opwright.bench.interleave import MIN_ROUNDS, RELATIVE_WIDTH
+from opwright.bench.stats import NEAR, Ranking, enough, noise_floor, rank
 from opwright.tune.strategies import Params, Scores, Strategy
 
 # The part of the budget for measuring the best once more, side by side, until they can be told
@@ -19,6 +19,11 @@ FINAL_SHARE = 0.35
 # At most so many are in the final, none slower than this against the best so far.
 FINALISTS = 6
 FINAL_MARGIN = 1.15
+# The final's rounds: what is left of the budget is best spent on telling the best apart, up to
+# where intervals are an eighth of what 8 rounds give.
+FINAL_ROUNDS = 500
+# After a final, what looks this much slower than the best does not win, however large the noise.
+FINAL_NEAR = 0.04
 
 
 @dataclass(frozen=True)
@@ -220,7 +225,7 @@ class Search:
         timed = list(dict.fromkeys([*always, *(t.configuration for t in near)]))
         if len(timed) == 1:
             return
-        for _ in range(MAX_ROUNDS):
+        for _ in range(FINAL_ROUNDS):
             number, anchor = self._round, self._anchor
             done = self._take_round(timed, self._end)
             timed = [c for c in timed if self.trials[c].failure is None]
@@ -245,15 +250,15 @@ class Search:
             order.remove(self._preferred)
             order.insert(0, self._preferred)
         samples = {c: list(timed[c].relative.values()) for c in order}
-        noise = 0.0
+        noise, near = 0.0, NEAR
         if len(self._complete) >= MIN_ROUNDS:
             finalists = [c for c in order if timed[c].relative.keys() >= {*self._complete}]
             samples = {c: [timed[c].relative[r] for r in self._complete] for c in finalists}
-            noise = noise_floor(self._twin, [1.0] * len(self._twin))
+            noise, near = noise_floor(self._twin, [1.0] * len(self._twin)), FINAL_NEAR
         failed: dict[str, list[float]] = {
             text(c): [] for c, t in self.trials.items() if t.failure is not None
         }
-        ranking = rank({text(c): s for c, s in samples.items()} | failed, noise)
+        ranking = rank({text(c): s for c, s in samples.items()} | failed, noise, near)
         winner = next((c for c in order if text(c) == ranking.winner), None)
         default = self._space[0]
         sound = default not in self.trials or self.trials[default].failure is None

@@ -115,7 +115,7 @@ def run_case(
                 fault = outcome.fault
                 return Checked(Problem(fault.kind, fault.message, launch.threads, fault.output))
             assert outcome.output is not None
-            verdict = judge(outcome.output, prepared.expected, prepared.output)
+            verdict = _judge(outcome.output, prepared)
             if verdict.kind:
                 untouched = _holds(outcome.output, launch.poison) & verdict.wrong.reshape(-1)
                 if untouched.any():
@@ -138,6 +138,21 @@ def run_case(
     if kernel.deterministic and repeated[0].tobytes() != repeated[1].tobytes():
         return Checked(_not_repeatable(threads or 1), *first)
     return Checked(None, *first)
+
+
+def _judge(output: Array, prepared: Prepared) -> Verdict:
+    """As ``judge``; the same bytes as before, which take a fiftieth to compare, hold as before."""
+    for held, verdict in prepared.held:
+        if np.array_equal(_bytes(output), _bytes(held)):
+            return verdict
+    verdict = judge(output, prepared.expected, prepared.output)
+    if not verdict.kind:
+        prepared.held[:] = [(output, verdict)]
+    return verdict
+
+
+def _bytes(array: Array) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _not_repeatable(threads: int) -> Problem:
