@@ -20,6 +20,7 @@ lint: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/bars.py
 	$(BIN)/python benchmarks/torch_bars.py
+	$(BIN)/python benchmarks/ship_bars.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

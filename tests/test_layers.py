@@ -14,14 +14,15 @@ SOURCE = Path(__file__).parents[1] / "src"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("spec",),
     ("toolchain",),
+    ("report",),
+    ("emulator",),
     ("backends",),
     ("catalog",),
-    ("report",),
     ("history",),
     ("verify",),
     ("bench",),
     ("dispatch",),
-    ("emulator", "inspect", "tune", "ship"),
+    ("inspect", "tune", "ship"),
     ("torch",),
     ("cli",),
 )

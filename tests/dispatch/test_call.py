@@ -16,7 +16,7 @@ from opwright.dispatch.choose import KernelWarning, choose
 from opwright.history.records import Result, Times
 from opwright.history.store import History
 from opwright.spec.dtypes import dtype_named
-from opwright.spec.errors import MachineError, ShapeError, UsageError
+from opwright.spec.errors import DTypeError, MachineError, ShapeError, UsageError
 from opwright_ops import matmul, threshold_activation
 
 RNG = np.random.default_rng(7)
@@ -211,3 +211,61 @@ def test_the_fastest_measured_near_these_sizes_is_chosen(tmp_path: Path) -> None
     near = target.spec.row("cpu_near").path
     near.write_text(near.read_text() + "// edited since\n")
     assert chosen(600) != "cpu_near"
+
+
+def test_outputs_whose_elements_overlap_are_refused() -> None:
+    a, b = np.ones((5, 7), np.float32), np.ones((7, 3), np.float32)
+    memory = np.zeros(64, np.float32)
+    for strides in ((4, 4), (8, 4), (2, 12), (12, 2)):
+        out = np.lib.stride_tricks.as_strided(memory, (5, 3), strides)
+        with pytest.raises(UsageError, match="share one place"):
+            matmul(a, b, out=out)
+    assert not memory.any()
+    # Columns first, then with gaps, then from the last row on: none shares a place.
+    for strides in ((4, 20), (16, 4), (-12, 4)):
+        out = np.lib.stride_tricks.as_strided(memory[20:], (5, 3), strides)
+        np.testing.assert_array_equal(matmul(a, b, out=out), np.full((5, 3), 7))
+
+
+def test_interleaved_dimensions_that_do_not_overlap() -> None:
+    """Places 0, 8, 16 and 12, 20, 28: all apart, although each row reaches into the next."""
+    out = np.lib.stride_tricks.as_strided(np.zeros(16, np.float32), (2, 3), (12, 8))
+    matmul(np.ones((2, 7), np.float32), np.ones((7, 3), np.float32), out=out)
+    np.testing.assert_array_equal(out, np.full((2, 3), 7))
+
+
+def test_arrays_at_odd_addresses_are_copied() -> None:
+    """Streaming stores to an address that is never a multiple of the element end the process."""
+    n = 9 << 20
+    x, out = (np.zeros(4 * n + 1, np.uint8)[1:].view(np.float32) for _ in range(2))
+    assert not x.flags.aligned
+    x[...] = 2
+    threshold_activation(x, threshold=1.0, alpha=3.0, beta=1.0, out=out)
+    assert (out == 7).all()
+
+
+def test_masked_arrays_are_refused() -> None:
+    a = np.ones((2, 2), np.float32)
+    for call in (
+        lambda: matmul(np.ma.array(a, mask=a > 0), a),
+        lambda: matmul(a, a, out=np.ma.zeros((2, 2), np.float32)),
+    ):
+        with pytest.raises(DTypeError, match="masked"):
+            call()
+
+
+def test_a_negated_view_of_torch_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    view = torch.complex(torch.zeros(2, 2), torch.ones(2, 2)).conj().imag
+    assert view.is_neg()
+    with pytest.raises(DTypeError, match="resolve_neg"):
+        matmul(view, torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("m", [1 << 20, 1 << 40])
+def test_results_beyond_the_memory_are_refused_before_allocating(m: int) -> None:
+    one = np.ones((), np.float32)
+    with pytest.raises(MachineError, match="GiB is available"):
+        matmul(np.broadcast_to(one, (m, 1)), np.broadcast_to(one, (1, m)))
+    with pytest.raises(MachineError, match="GiB is available"):
+        matmul(np.broadcast_to(one, (1, 1 << 50)), np.broadcast_to(one, (1 << 50, 1)))

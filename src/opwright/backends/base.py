@@ -80,13 +80,20 @@ class Fault:
     """What went wrong while a kernel ran.
 
     ``kind`` is one of ``out-of-bounds``, ``writes-input``, ``beside-output``, ``crash``, ``hang``,
-    ``abort``, ``exception``, ``exit``, ``late-write``. ``message`` says which array, how many bytes
-    past which end, or which signal; ``output`` is the last of what the kernel printed.
+    ``abort``, ``exception``, ``exit``, ``late-write``, or what a platform that sees more calls it:
+    ``race``, ``barrier-divergence``, ``uninitialized-read`` and others of the emulator. ``message``
+    says which array, how many bytes past which end, or which signal; ``output`` is the last of what
+    the kernel printed. ``file`` and ``line`` are the source line at fault where it is known (else
+    empty and 0), ``details`` what programs want to know, ``also`` what else the launch did wrong.
     """
 
     kind: str
     message: str
     output: str = ""
+    file: str = ""
+    line: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+    also: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,9 +196,22 @@ class Device(ABC):
 
 
 class Backend(ABC):
-    """A platform that can build and run kernels."""
+    """A platform that can build and run kernels.
+
+    ``dialects`` are the words before the first ``_`` of the files it runs: its own name where it
+    says nothing else. ``timed`` says whether ``Device.clock`` has times to give, ``watched``
+    whether every access of a kernel is seen, so that nothing it does wrong is left to chance.
+    """
 
     name: ClassVar[str]
+    dialects: ClassVar[tuple[str, ...]] = ()
+    timed: ClassVar[bool] = True
+    watched: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Fill in ``dialects``."""
+        super().__init_subclass__(**kwargs)
+        cls.dialects = cls.dialects or (getattr(cls, "name", ""),)
 
     @abstractmethod
     def probe(self) -> Probe:

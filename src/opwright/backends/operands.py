@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from opwright.spec.signature import Array
 
 
+def usable(array: Array) -> bool:
+    """Whether kernels take it as it is: row-major, no gaps, each element at its own alignment."""
+    return array.flags.c_contiguous and array.flags.aligned
+
+
 def contiguous(array: Array) -> Array:
-    """``array`` in row-major order without gaps; itself where it already is, else a copy."""
-    if array.flags.c_contiguous:
-        return array
-    return np.ascontiguousarray(array).reshape(array.shape)
+    """``array`` as kernels take it; itself where it already is, else a copy."""
+    return array if usable(array) else array.copy(order="C")

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 
 from opwright.backends.base import Backend
 from opwright.spec.errors import MachineError
+from opwright.spec.kernel import Kernel
 
 GROUP = "opwright.backends"
 
@@ -31,3 +32,25 @@ def backend_named(name: str) -> Backend:
         f"no backend {name!r} is installed, so its kernels cannot be built or run here; "
         f"installed: {', '.join(backend_names()) or 'none'}"
     )
+
+
+def backend_for(kernel: Kernel, wanted: str | None = None) -> Backend:
+    """The backend that runs ``kernel``: ``wanted``, else its dialect's own, else one that has it.
+
+    Of several, the first that is available here; where none is, the first, whose ``probe`` says why
+    not. Raises ``MachineError`` where no installed backend has the dialect, or ``wanted`` has not.
+    """
+    if wanted is not None:
+        backend = backend_named(wanted)
+        if kernel.backend not in backend.dialects:
+            raise MachineError(
+                f"{kernel.name} is written for {kernel.backend}; backend {wanted!r} runs: "
+                f"{', '.join(backend.dialects)}"
+            )
+        return backend
+    installed = [backend_named(name) for name in backend_names()]
+    speaking = [backend for backend in installed if kernel.backend in backend.dialects]
+    if not speaking:
+        return backend_named(kernel.backend)
+    speaking.sort(key=lambda backend: backend.name != kernel.backend)
+    return next((b for b in speaking if b.probe().available), speaking[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
 from opwright.backends.operands import contiguous
-from opwright.backends.registry import backend_named, backend_names
+from opwright.backends.registry import backend_for, backend_named
 from opwright.bench.ceilings import Ceilings, Judgement, judge
 from opwright.bench.interleave import Candidate, Rounds, interleave
 from opwright.bench.stats import Ratio, Summary, noise_floor, paired_ratio, summary
@@ -21,7 +21,7 @@ from opwright.history.store import History
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case, check_memory, make_inputs
 from opwright.spec.dtypes import DType
-from opwright.spec.errors import NothingSelectedError
+from opwright.spec.errors import MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, short_dtypes
 from opwright.verify.engine import KernelReport, Options, verify
@@ -72,10 +72,14 @@ class Row:
 
 @dataclass
 class Table:
-    """All kernels measured in one setup, with the A/A noise floor of the same rounds."""
+    """All kernels measured in one setup, with the A/A noise floor of the same rounds.
+
+    ``untimed`` are kernels that run here only where no time is kept, with the name of that backend.
+    """
 
     setup: Setup
     rows: list[Row]
+    untimed: dict[str, str] = field(default_factory=dict)
     witness: str = ""
     witness_samples: Samples | None = None
     witness_summary: Summary | None = None
@@ -189,6 +193,7 @@ def measure(
     ceilings: Mapping[str, Ceilings],
     *,
     params: Mapping[str, int] | None = None,
+    backend: str | None = None,
     verified: Sequence[KernelReport] = (),
     budget: float = BUDGET,
     progress: Progress | None = None,
@@ -198,25 +203,53 @@ def measure(
 
     A kernel is timed only after it was verified on the setup's own inputs, and on the case matrix
     (in ``verified``, earlier on this machine, or now); one that fails is in the table without a
-    time. ``ceilings`` are by backend.
+    time. ``ceilings`` are by backend; ``backend`` is the one to run on, where it is not to be
+    chosen for each kernel.
 
     Raises ``MachineError`` before allocating when a setup does not fit in memory.
     """
     check_fit(spec, kernels, setups)
     checked = _Checked(spec, reference, params or {}, verified, progress)
+    untimed = untimed_on(kernels, backend)
+    timed = [k for k in kernels if k.name not in untimed]
     tables: list[Table] = []
     for setup in setups:
-        tables.append(_table(spec, kernels, setup, ceilings, checked, budget, progress))
+        table = Table(setup, [], untimed) if not timed else None
+        tables.append(
+            table or _table(spec, timed, setup, untimed, ceilings, checked, budget, progress)
+        )
         if done is not None:
             done(tables[-1])
     return tables
 
 
+def backends_of(kernels: Sequence[Kernel], wanted: str | None = None) -> list[Backend]:
+    """The installed backends that would run some of ``kernels``, each once."""
+    found: dict[str, Backend] = {}
+    for kernel in kernels:
+        with suppress(MachineError):
+            backend = backend_for(kernel, wanted)
+            found[backend.name] = backend
+    return list(found.values())
+
+
 def check_fit(spec: OperatorSpec, kernels: Sequence[Kernel], setups: Sequence[Setup]) -> None:
-    """Raise ``MachineError`` where a setup does not fit in the memory of an installed platform."""
+    """Raise ``MachineError`` where a setup does not fit in the memory of a platform that times."""
     for setup in setups:
-        for backend in {k.backend for k in kernels} & set(backend_names()):
-            check_memory(spec, setup.case, backend_named(backend).memory_available())
+        for backend in backends_of(kernels):
+            if backend.timed:
+                check_memory(spec, setup.case, backend.memory_available())
+
+
+def untimed_on(kernels: Sequence[Kernel], wanted: str | None = None) -> dict[str, str]:
+    """The kernels that would run where no time is kept, and the name of that backend."""
+    found = {}
+    for kernel in kernels:
+        with suppress(MachineError):
+            backend = backend_for(kernel, wanted)
+            if not backend.timed:
+                found[kernel.name] = backend.name
+    return found
 
 
 class _Checked:
@@ -281,7 +314,7 @@ class _Checked:
                 report = reports[kernel.name]
                 if report.verdict == "held" and (kernel.name, dtype) not in self._matrix:
                     assert report.artifact is not None
-                    machine = backend_named(kernel.backend).probe().fingerprint
+                    machine = backend_named(report.ran_on).probe().fingerprint
                     known_as = history.verdict(report.artifact.key, machine)
                     # What was found wrong before has to hold everywhere before it is timed.
                     if known_as is None:
@@ -291,7 +324,7 @@ class _Checked:
             for some, quick in ((unknown, True), (refuted, False)):
                 for name, report in self._held(some, setup, Options(quick=quick)).items():
                     if report.artifact is not None:
-                        machine = backend_named(report.kernel.backend).probe().fingerprint
+                        machine = backend_named(report.ran_on).probe().fingerprint
                         verdict: Literal["held", "wrong"] = (
                             "held" if report.verdict == "held" else "wrong"
                         )
@@ -314,12 +347,13 @@ def _table(
     spec: OperatorSpec,
     kernels: Sequence[Kernel],
     setup: Setup,
+    untimed: dict[str, str],
     ceilings: Mapping[str, Ceilings],
     checked: _Checked,
     budget: float,
     progress: Progress | None,
 ) -> Table:
-    table = Table(setup, [])
+    table = Table(setup, [], untimed)
     serving = [k for k in kernels if spec.serves(k, setup.dtypes)]
     if not serving:
         raise NothingSelectedError(
@@ -334,7 +368,7 @@ def _table(
     if timed:
         _time(spec, table, timed, checked, budget, progress)
     for row in timed:
-        _work_out(spec, setup, row, ceilings.get(row.kernel.backend))
+        _work_out(spec, setup, row, ceilings.get(row.report.ran_on))
     return table
 
 
@@ -358,7 +392,7 @@ def _time(
         opened: dict[str, tuple[Device, Buffers]] = {}
 
         def candidate(row: Row, name: str) -> _KernelCandidate:
-            backend: Backend = backend_named(row.kernel.backend)
+            backend: Backend = backend_named(row.report.ran_on)
             if backend.name not in opened:
                 device = stack.enter_context(backend.open(TIME_LIMIT))
                 opened[backend.name] = (
@@ -410,7 +444,7 @@ def _ratio(rounds: Rounds, a: str, b: str) -> Ratio | None:
 
 def _sweep_bytes(rows: Sequence[Row]) -> int:
     """Bytes to sweep so that nothing of the witness's operands stays in a cache."""
-    caches = [backend_named(row.kernel.backend).probe().cache_bytes for row in rows]
+    caches = [backend_named(row.report.ran_on).probe().cache_bytes for row in rows]
     return 4 * max(*caches, 32 << 20)
 
 

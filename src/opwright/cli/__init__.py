@@ -17,6 +17,8 @@ COMMANDS = {
     "verify": "Check kernels against the float64 oracle, case by case.",
     "bench": "Measure verified kernels beside the framework's own operator.",
     "tune": "Find the fastest verified parameters of kernels within a time budget.",
+    "inspect": "What a kernel's memory accesses cost, what bounds it, what to change next.",
+    "emulate": "Run a whole CUDA program with no GPU, and say what it does wrong.",
     "audit": "Where a model's time goes, and which operators left the device asked for.",
     "check-torch": "Whether an operator behaves in torch as torch's own do: one verdict.",
     "ship": "A library of operators that stands on its own, for C, C++ and Python.",

@@ -82,6 +82,7 @@ def command(
                 setups,
                 ceilings,
                 params=params,
+                backend=backend,
                 budget=budget,
                 progress=progress,
                 done=recorder,
@@ -150,15 +151,14 @@ def ceilings_for(
     kernels: Sequence[Kernel], progress: Callable[[int, int, str], None]
 ) -> dict[str, Ceilings]:
     """The ceilings of each backend that can run here, measured now where they never were."""
-    from opwright.backends.registry import backend_named, backend_names
     from opwright.bench.ceilings import ensure
+    from opwright.bench.measure import backends_of
 
     found: dict[str, Ceilings] = {}
-    for name in {k.backend for k in kernels} & set(backend_names()):
-        backend = backend_named(name)
+    for backend in backends_of(kernels):
         probe = backend.probe()
-        if probe.available:
-            found[name] = ensure(
+        if probe.available and backend.timed:
+            found[backend.name] = ensure(
                 backend, probe, lambda text: progress(0, 0, f"measuring this machine: {text}")
             )
     return found
@@ -181,14 +181,15 @@ def report(
     from opwright.report.formats import render, to_json
 
     rows = [row for table in tables for row in table.rows]
-    if all(row.verdict == "not-run" for row in rows):
+    if rows and all(row.verdict == "not-run" for row in rows):
         reasons = dict.fromkeys(f"{row.kernel.name}: {row.reason}" for row in rows)
         raise MachineError(
             f"nothing of {target.reference} can run on this machine: {'; '.join(reasons)}"
         )
     for table in tables:
         output.say(heading(target, table))
-        output.say(ladder(table, verified.kernels if verified else ()))
+        if table.rows:
+            output.say(ladder(table, verified.kernels if verified else ()))
         output.say(footnote(table))
         output.say("")
     if warned := warnings(row.report for row in rows):
@@ -201,9 +202,11 @@ def report(
         output.say(render(findings, "text", []))
         output.exit_code = 1
     output.findings += [to_json(f) for f in findings]
-    output.data.setdefault("runs", []).append(run)
+    if run:
+        output.data.setdefault("runs", []).append(run)
     output.data.setdefault("tables", []).extend(table_data(target, t) for t in tables)
-    output.say(f"recorded as run {run}: opwright history {shlex.quote(target.reference)}")
+    if run:
+        output.say(f"recorded as run {run}: opwright history {shlex.quote(target.reference)}")
 
 
 def heading(target: Target, table: Table) -> str:
@@ -233,6 +236,11 @@ def footnote(table: Table) -> str:
     if starts:
         lines.append(f"build, first call: {'; '.join(starts)}")
     lines += [f"{r.kernel.name}: {r.verdict}: {r.reason}" for r in table.rows if r.reason]
+    for backend in sorted(set(table.untimed.values())):
+        names = ", ".join(name for name, on in table.untimed.items() if on == backend)
+        lines.append(
+            f"not timed on the {backend}: {names}; 'opwright inspect' counts what they cost there"
+        )
     lines += [
         f"{r.kernel.name}: {r.judgement.warning}"
         for r in table.rows
@@ -257,7 +265,7 @@ class Recorder:
         from opwright.backends.registry import backend_named
 
         spec = self._target.spec
-        if all(row.verdict == "not-run" for row in table.rows):
+        if all(row.verdict == "not-run" for row in table.rows):  # or there are none
             return
         with common.history() as history:
             if not self.run:
@@ -286,7 +294,7 @@ def _result(
     return Result(
         operator=spec.name,
         kernel=row.kernel.name,
-        backend=row.kernel.backend,
+        backend=row.report.ran_on or row.kernel.backend,
         dtype=short_dtypes(setup.dtypes),
         verdict=row.verdict,  # type: ignore[arg-type]
         shape=dict(setup.case.dims),
@@ -336,9 +344,11 @@ def table_data(target: Target, table: Table) -> dict[str, Any]:
         "witness": table.witness,
         "witness_time": table.witness_summary,
         "noise": table.noise,
+        "untimed": table.untimed,
         "rows": [
             {
                 "kernel": row.kernel.name,
+                "ran_on": row.report.ran_on,
                 "change": row.kernel.change,
                 "fast_math": row.kernel.fast_math,
                 "verdict": row.verdict,

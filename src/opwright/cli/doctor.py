@@ -33,7 +33,7 @@ def command(output: common.Output, measure: bool) -> None:
             output.say(f"  {fact}: {words}")
         if probe.available:
             output.say(f"  memory available now: {backend.memory_available() / 2**30:.1f} GiB")
-            usable += _compilers(output)
+            usable += not usable and _compilers(output)
         output.data[name] = {"probe": probe, "ceilings": _ceilings(output, backend, probe, measure)}
     _extras(output)
     from opwright.toolchain.paths import home
@@ -78,6 +78,9 @@ def _ceilings(
     output: common.Output, backend: Backend, probe: Probe, measure: bool
 ) -> Ceilings | None:
     if not probe.available:
+        return None
+    if not backend.timed:
+        output.say("  ceilings: none, it keeps no time")
         return None
     found = load(probe.fingerprint)
     if measure:

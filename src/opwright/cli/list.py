@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 
+from opwright.backends.registry import backend_for
 from opwright.catalog.find import Target, find, load_operator, operator_names
 from opwright.cli import common
 from opwright.dispatch.choose import why_not
+from opwright.spec.errors import MachineError
+from opwright.spec.kernel import Kernel
 
 
 @common.command
@@ -35,14 +40,24 @@ def _dtypes(target: Target) -> str:
 
 
 def _where(target: Target, index: int) -> list[tuple[str, str]]:
-    """Reasons why a kernel cannot serve, with the element types each is about."""
+    """Reasons why a kernel cannot run, with the element types each is about."""
     spec, kernel = target.spec, target.kernels[index]
     reasons: dict[str, list[str]] = {}
     for dtypes in spec.signature.choices():
         if spec.serves(kernel, dtypes):
-            reason = why_not(spec, kernel, dtypes)
+            # A call from Python may not be able to use what verify and inspect can run.
+            reason = "" if _elsewhere(kernel) else why_not(spec, kernel, dtypes)
             reasons.setdefault(reason, []).extend(d.name for d in dtypes.values())
     return [(reason, ", ".join(names)) for reason, names in reasons.items()]
+
+
+def _elsewhere(kernel: Kernel) -> str:
+    """The backend that runs ``kernel`` here, where it is another one than its dialect's own."""
+    with suppress(MachineError):
+        backend = backend_for(kernel)
+        usable = backend.probe().available and not backend.missing(kernel)
+        return backend.name if usable and backend.name != kernel.backend else ""
+    return ""
 
 
 def _show(output: common.Output, target: Target) -> None:
@@ -55,7 +70,8 @@ def _show(output: common.Output, target: Target) -> None:
     for index, kernel in enumerate(target.kernels):
         places = _where(target, index)
         serves = ", ".join(names for _, names in places)
-        answer = "; ".join(f"no: {reason}" if reason else "yes" for reason, _ in places)
+        yes = f"on the {on}" if (on := _elsewhere(kernel)) else "yes"
+        answer = "; ".join(f"no: {reason}" if reason else yes for reason, _ in places)
         table.add_row(f"  {kernel_name(kernel)}", kernel.change, serves, answer)
     output.say(table)
     output.say("")
@@ -72,6 +88,7 @@ def _data(target: Target) -> dict[str, object]:
             {
                 "name": kernel.name,
                 "backend": kernel.backend,
+                "on": _elsewhere(kernel) or kernel.backend,
                 "file": str(kernel.path),
                 "change": kernel.change,
                 "isa": kernel.isa,

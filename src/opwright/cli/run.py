@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from opwright.catalog.find import Target, find
 from opwright.cli import common
+from opwright.spec.cases import Case
+from opwright.spec.errors import OpwrightError
+from opwright.spec.kernel import Kernel
 
 if TYPE_CHECKING:
+    from opwright.inspect.kernel import Inspection
     from opwright.verify.engine import Report
+
+SAMPLE = 2e7  # operations of a launch counted for the table: a second or so for each kernel
 
 
 @common.command
@@ -19,33 +26,50 @@ if TYPE_CHECKING:
 @click.option("--dtype", help="Element type to measure (default: the operator's first).")
 @click.option("--threads", default="1", help="Numbers of threads to measure with, as 1,2.")
 @click.option("--budget", type=common.seconds, default=8.0, help="Seconds a table.")
+@click.option("--device", default="h200", show_default=True, help="Profile for what is emulated.")
 def command(
-    output: common.Output, target: str, dtype: str | None, threads: str, budget: float
+    output: common.Output,
+    target: str,
+    dtype: str | None,
+    threads: str,
+    budget: float,
+    device: str,
 ) -> None:
     """Take an operator once round the loop: build, verify, measure, record.
 
     Every kernel is verified in every element type it has, then measured at the operator's own
-    shapes.
+    shapes. Kernels that run in the emulator are counted instead, at the first of these shapes.
     """
-    from opwright.backends.registry import backend_named, backend_names
-    from opwright.bench.measure import measure
+    from opwright.bench.measure import backends_of, measure, untimed_on
     from opwright.cli import bench
     from opwright.cli.tables import verification
     from opwright.cli.verify import record_verdicts, verification_data
+    from opwright.emulator.profiles import load_profile
     from opwright.toolchain.compilers import pick_compiler
-    from opwright.verify.engine import verify
 
+    load_profile(device)  # one that there is not should be said at once
     found = find(target)
     setups = bench.setups_of(found.spec, dtype, (), (), common.thread_counts(threads), ("warm",))
-    for name in {k.backend for k in found.kernels} & set(backend_names()):
-        probe = backend_named(name).probe()
-        output.say(f"{name}: {probe.device}, {probe.threads} threads, {pick_compiler().name}")
+    for backend in backends_of(found.kernels):
+        probe = backend.probe()
+        output.say(
+            f"{backend.name}: {probe.device}, {probe.threads} threads, {pick_compiler().name}"
+        )
+    untimed = untimed_on(found.kernels)
     with common.progress_bar() as progress:
-        verified = verify(found.spec, found.kernels, found.reference, progress=progress)
-    record_verdicts(verified, complete=True)
+        whole, part = _verify(found, untimed, progress)
+    for report, complete in ((whole, True), (part, False)):
+        if report is not None:
+            record_verdicts(report, complete=complete)
+    verified = _together(found, whole, part)
     output.data["verification"] = verification_data(verified)
     output.say(f"\n{found.reference}: verified in {verified.seconds:.0f} s")
     output.say(verification(verified))
+    if part is not None:
+        output.say(
+            f"a third of the cases on the {' and '.join(sorted(set(untimed.values())))}; all: "
+            f"opwright verify {shlex.quote(found.reference)}"
+        )
     output.say("")
     recorder = bench.Recorder(found, {})
     with common.progress_bar() as progress:
@@ -61,7 +85,75 @@ def command(
             done=recorder,
         )
     bench.report(output, found, tables, recorder.run, verified)
+    if untimed:
+        counted(output, found, setups[0].case, [*untimed], verified, device)
     output.say(_next(found, verified))
+
+
+def _verify(
+    found: Target, untimed: Collection[str], progress: Callable[[int, int, str], None]
+) -> tuple[Report | None, Report | None]:
+    """All cases where kernels run at speed, and a third of them where every access is watched."""
+    from opwright.verify.engine import Options, verify
+
+    fast = [k for k in found.kernels if k.name not in untimed]
+    slow = [k for k in found.kernels if k.name in untimed]
+    return (
+        verify(found.spec, fast, found.reference, progress=progress) if fast else None,
+        verify(found.spec, slow, found.reference, Options(quick=True), progress) if slow else None,
+    )
+
+
+def _together(found: Target, *reports: Report | None) -> Report:
+    from opwright.report.findings import merge
+    from opwright.verify.engine import Report
+
+    given = [r for r in reports if r is not None]
+    return Report(
+        found.spec.name,
+        [k for r in given for k in r.kernels],
+        merge(f for r in given for f in r.findings),
+        sum(r.seconds for r in given),
+    )
+
+
+def counted(
+    output: common.Output,
+    found: Target,
+    case: Case,
+    names: Sequence[str],
+    verified: Report,
+    device: str,
+) -> None:
+    """The ladder of kernels that are emulated: what their memory accesses cost, by ``device``."""
+    from opwright.cli.inspect import inspection_data
+    from opwright.cli.tables import emulated
+    from opwright.inspect.kernel import inspect
+    from opwright.spec.operator import short_dtypes
+
+    rows: list[tuple[Kernel, int, Inspection | str]] = []
+    for kernel in found.kernels:
+        if kernel.name not in names or not found.spec.serves(kernel, case.dtypes):
+            continue
+        own = [f for f in verified.findings if f.kernel == kernel.name]
+        result: Inspection | str
+        try:
+            result = inspect(found.spec, kernel, case, device=device, whole=SAMPLE, registers=False)
+        except OpwrightError as error:
+            result = str(error).splitlines()[0]
+        else:
+            output.data.setdefault("inspections", []).append(inspection_data(result))
+        rows.append((kernel, sum(f.count for f in own), result))
+    sizes = " ".join(f"{d}={n}" for d, n in case.dims.items())
+    output.say(f"\n{found.spec.name} {short_dtypes(case.dtypes)} {sizes}, emulated for {device}")
+    output.say(emulated(rows))
+    sampled = [i for _, _, i in rows if not isinstance(i, str) and i.sampled]
+    if sampled:
+        output.say(
+            "counts are scaled from samples of the blocks: "
+            + ", ".join(f"{i.blocks_run} of {i.blocks}" for i in sampled)
+        )
+    output.say("predicted times are bounds by counts, not measurements; caches are not modelled")
 
 
 def _next(found: Target, verified: Report) -> str:

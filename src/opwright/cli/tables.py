@@ -12,6 +12,7 @@ from opwright.bench.measure import Row
 from opwright.bench.measure import Table as Measured
 from opwright.bench.stats import Ratio
 from opwright.history.records import Result, Run
+from opwright.inspect.kernel import Inspection
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import short_dtypes
 from opwright.tune.kernel import Tuned
@@ -75,6 +76,7 @@ def verification(report: Report) -> Table:
     table = plain_table(
         "kernel",
         "dtype",
+        "on",
         "verdict",
         "held",
         "max error",
@@ -88,6 +90,7 @@ def verification(report: Report) -> Table:
         table.add_row(
             kernel_name(k.kernel),
             short_dtypes(k.dtypes) or "-",
+            k.ran_on or "-",
             verdict,
             f"{k.held}/{k.cases}" if ran else "-",
             number(k.max_error) if k.worst else "-",
@@ -139,6 +142,36 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
 
 def _share(row: Row) -> str:
     return "-" if row.judgement is None else row.judgement.words
+
+
+def emulated(rows: Sequence[tuple[Kernel, int, Inspection | str]]) -> Table:
+    """Kernels with what was found in them, and what they cost or why that is not known."""
+    numbers = ("findings", "sectors/request", "bank conflicts")
+    table = plain_table("kernel", "change", *numbers, "bound", "predicted", right=numbers)
+    for kernel, findings, found in rows:
+        if isinstance(found, str):
+            table.add_row(kernel_name(kernel), kernel.change, str(findings), "-", "-", "-", found)
+            continue
+        table.add_row(
+            kernel_name(kernel),
+            kernel.change,
+            str(findings),
+            f"{found.sectors_per_request:.2f}",
+            f"{found.conflict:.2f}-way" if found.conflict else "-",
+            found.estimate.bound if found.estimate else "-",
+            predicted(found),
+        )
+    return table
+
+
+def predicted(inspection: Inspection) -> str:
+    """The predicted time in words, for caches at their best and at their worst."""
+    if inspection.estimate is None:
+        return "uncalibrated"
+    best, worst = 1e9 * inspection.estimate.best, 1e9 * inspection.estimate.worst
+    if worst < 1.05 * best:
+        return duration(best)
+    return f"{duration(best)} if caches catch every repeat, {duration(worst)} if none"
 
 
 def runs(history: Sequence[Run]) -> Table:

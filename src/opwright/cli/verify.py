@@ -73,6 +73,7 @@ def command(
             params=params_of(target, param),
             threads=threads,
             time_limit=timeout,
+            backend=backend,
         )
         with common.progress_bar() as progress:
             report = verify(target.spec, target.kernels, target.reference, options, progress)
@@ -91,13 +92,14 @@ def command(
 
 
 def of_backend(target: Target, backend: str | None) -> Target:
-    """``target`` with one backend's kernels; raises ``MachineError`` where it is not installed."""
+    """``target`` with what one backend runs; raises ``MachineError`` where it is not installed."""
     if backend is None:
         return target
     from opwright.backends.registry import backend_named
 
-    backend_named(backend)  # one that is not here is an error, never another backend's result
-    kernels = tuple(k for k in target.kernels if k.backend == backend)
+    # One that is not here is an error, never another backend's result.
+    dialects = backend_named(backend).dialects
+    kernels = tuple(k for k in target.kernels if k.backend in dialects)
     if not kernels:
         raise NothingSelectedError(f"{target.reference} has no kernel for backend {backend!r}")
     return Target(target.spec, kernels, target.reference, target.one_kernel)
@@ -167,7 +169,7 @@ def record_verdicts(report: Any, complete: bool) -> None:
     with common.history() as history:
         for kernel in report.kernels:
             if kernel.artifact is not None and kernel.verdict in ("held", "wrong"):
-                machine = backend_named(kernel.kernel.backend).probe().fingerprint
+                machine = backend_named(kernel.ran_on).probe().fingerprint
                 history.record_verdict(
                     kernel.artifact.key,
                     machine,
@@ -210,7 +212,9 @@ def verification_data(report: Any) -> dict[str, Any]:
         "kernels": [
             {
                 "kernel": k.kernel.name,
-                "backend": k.kernel.backend,
+                "backend": k.ran_on,
+                "device": k.device,
+                "dialect": k.kernel.backend,
                 "dtypes": short_dtypes(k.dtypes),
                 "verdict": k.verdict,
                 "reason": k.reason,

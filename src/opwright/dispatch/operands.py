@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from opwright.spec.errors import DTypeError, ShapeError, UsageError
+from opwright.backends.registry import backend_named
+from opwright.spec.errors import DTypeError, MachineError, ShapeError, UsageError
 from opwright.spec.signature import Array
+
+_SMALL = 64 << 20  # bytes that take longer to fill than asking what is available: 0.1 ms
 
 
 def as_array(operator: str, name: str, value: Any) -> Array:
@@ -17,14 +20,24 @@ def as_array(operator: str, name: str, value: Any) -> Array:
     ``DTypeError`` for memory that NumPy cannot see (a device's) and for plain Python values, whose
     element type would have to be guessed.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        raise DTypeError(
+            f"{operator}: {name} is a masked array, of which kernels would use what is masked. "
+            "Pass its .filled(...) or .data"
+        )
     if isinstance(value, np.ndarray):
-        return value
+        return np.asarray(value)  # what a subclass says of itself need not be so
     if isinstance(value, np.generic):
         return np.asarray(value)
     if hasattr(value, "__cuda_array_interface__"):
         raise DTypeError(
             f"{operator}: {name} is on a CUDA device, for which this version has no backend. "
             "Move it to the host first"
+        )
+    if hasattr(value, "is_neg") and value.is_neg():  # torch's, which DLPack does not tell
+        raise DTypeError(
+            f"{operator}: {name} is a view whose memory holds the negated numbers. Pass its "
+            ".resolve_neg()"
         )
     if hasattr(value, "__dlpack__"):
         try:
@@ -64,8 +77,7 @@ def check_output(
         )
     if not out.flags.writeable:
         raise UsageError(f"{operator}: out is read-only")
-    steps = zip(out.strides, out.shape, strict=True)
-    if out.size and any(stride == 0 and size > 1 for stride, size in steps):
+    if _shares_places(out):
         raise UsageError(
             f"{operator}: out is expanded: several elements share one place (strides "
             f"{out.strides}), so the result cannot be stored in it"
@@ -76,3 +88,36 @@ def check_output(
                 f"{operator}: out overlaps {name} in memory; kernels may assume it does not. "
                 "Pass another array"
             )
+
+
+def _shares_places(array: Array) -> bool:
+    """Whether two elements have a byte in common."""
+    steps = sorted(
+        (abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)
+    )
+    steps = [(stride, size) for stride, size in steps if size > 1]
+    if array.size == 0 or not steps:
+        return False
+    reach = array.itemsize  # bytes that the dimensions so far extend over
+    for stride, size in steps:
+        if stride < reach:
+            break
+        reach += stride * (size - 1)
+    else:
+        return False
+    if steps[0][0] < array.itemsize:
+        return True
+    # Dimensions that are interleaved, which is rare: by the place of every element.
+    places = np.zeros(1, dtype=np.int64)
+    for stride, size in steps:
+        places = (places[:, None] + stride * np.arange(size)).reshape(-1)
+    return bool((np.diff(np.sort(places)) < array.itemsize).any())
+
+
+def check_room(operator: str, needed: int) -> None:
+    """Raise ``MachineError`` before a call allocates bytes that are not there."""
+    if needed > _SMALL and needed > (available := backend_named("cpu").memory_available()):
+        raise MachineError(
+            f"{operator}: the result and copies of inputs that are not dense need "
+            f"{needed / 2**30:.1f} GiB; {available / 2**30:.1f} GiB is available"
+        )

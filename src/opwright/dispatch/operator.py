@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from opwright.backends.operands import contiguous
+from opwright.backends.operands import contiguous, usable
 from opwright.dispatch.choose import Choice, choose
-from opwright.dispatch.operands import as_array, check_output
+from opwright.dispatch.operands import as_array, check_output, check_room
 from opwright.spec.errors import UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
@@ -50,12 +51,14 @@ class Operator(OperatorSpec):
         scalars = signature.settle_scalars(attributes, dtypes)
         shape = signature.shape(signature.output, dims, leading)
         dtype = signature.dtype(signature.output, dtypes).numpy
+        copied = sum(a.nbytes for a in arrays if not usable(a))
+        check_room(self.name, copied + math.prod(shape) * dtype.itemsize)
         result = np.empty(shape, dtype) if out is None else as_array(self.name, "out", out)
         if out is not None:
             names = [p.name for p in signature.inputs]
             check_output(self.name, result, shape, dtype, list(zip(names, arrays, strict=True)))
         chosen: Choice = choose(self, kernel, dtypes, dims)
-        direct = result.dtype == dtype and result.flags.c_contiguous
+        direct = result.dtype == dtype and usable(result)
         target = result if direct else np.empty(shape, dtype)
         chosen.run(
             [contiguous(a) for a in arrays],

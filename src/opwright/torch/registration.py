@@ -27,6 +27,10 @@ _below_autograd = torch._C._AutoDispatchBelowAutograd
 _after_autograd = torch._C._after_autograd_keyset
 
 
+def _requiring_grad(*args: Any) -> bool:
+    return any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
+
+
 @dataclass(frozen=True)
 class _Registered:
     spec: OperatorSpec
@@ -136,7 +140,8 @@ def _autograd(
     recorded = function_of(spec, below, gradients)
     plain = _plain_keys() if "cpu" in devices(spec) else 0
     grad_enabled = torch.is_grad_enabled
-    needs_grad = torch._C._any_requires_grad
+    # torch 2.5 does not have it yet.
+    needs_grad = getattr(torch._C, "_any_requires_grad", _requiring_grad)
 
     def autograd(keyset: DispatchKeySet, *args: Any) -> torch.Tensor:
         if needs_grad(*args) and grad_enabled():

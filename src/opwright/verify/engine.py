@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from opwright.backends.base import Artifact, Backend
-from opwright.backends.registry import backend_named
+from opwright.backends.registry import backend_for, backend_named
 from opwright.report.findings import Finding, merge
 from opwright.spec.cases import Case, check_memory, matrix
 from opwright.spec.dtypes import DType
@@ -37,7 +37,10 @@ _COMPARABLE = ("typical", "same-sign", "whole", "thresholds")
 
 @dataclass(frozen=True)
 class Options:
-    """What to verify: filters, and one case instead of the matrix when ``cases`` is given."""
+    """What to verify: filters, and one case instead of the matrix when ``cases`` is given.
+
+    ``backend`` is the one to run on, where it is not to be chosen for each kernel.
+    """
 
     dtypes: Sequence[Mapping[str, DType]] | None = None
     cases: Sequence[Case] | None = None
@@ -45,6 +48,7 @@ class Options:
     threads: int | None = None
     time_limit: float = TIME_LIMIT
     quick: bool = False
+    backend: str | None = None
 
 
 @dataclass
@@ -55,13 +59,16 @@ class KernelReport:
     absolute error among those with comparable values (none overflowing or subnormal, unless the
     cases were chosen by hand), and
     ``witness_error`` the witness's largest over the same cases; ``of_allowed`` is the largest share
-    of the tolerance used in any case. ``reason`` says why it was not run, when it was not;
+    of the tolerance used in any case. ``ran_on`` is the backend that ran it, ``device`` that one's
+    device in words. ``reason`` says why it was not run, when it was not;
     ``untrusted`` are the findings about the tolerance it was judged by.
     """
 
     kernel: Kernel
     dtypes: Mapping[str, DType]
     artifact: Artifact | None = None
+    ran_on: str = ""
+    device: str = ""
     reason: str = ""
     cases: int = 0
     held: int = 0
@@ -151,6 +158,7 @@ class _Subject:
         return Workers(
             opened.enter_context(self.backend.open(limit)),
             opened.enter_context(self.backend.open(limit, LIMITED)) if openmp else None,
+            self.backend.watched,
         )
 
 
@@ -267,11 +275,13 @@ def _build(
     progress: Progress | None,
 ) -> _Subject | None:
     try:
-        backend = backend_named(kernel.backend)
+        backend = backend_for(kernel, options.backend)
     except MachineError as error:
         report.reason = str(error)
         return None
-    report.reason = backend.probe().reason or backend.missing(kernel)
+    probe = backend.probe()
+    report.ran_on, report.device = backend.name, probe.device
+    report.reason = probe.reason or backend.missing(kernel)
     if report.reason:
         return None
     if progress is not None:
@@ -280,7 +290,9 @@ def _build(
     try:
         report.artifact = backend.build(spec.signature, kernel, dtypes, kernel.params(known))
     except BuildError as error:
-        report.findings.append(_build_finding(spec, reference, kernel, dtypes, known, error))
+        report.findings.append(
+            _build_finding(spec, reference, kernel, dtypes, known, error, options.backend)
+        )
         return None
     return _Subject(
         spec=spec,
@@ -300,6 +312,7 @@ def _build_finding(
     dtypes: Mapping[str, DType],
     params: Mapping[str, int],
     error: BuildError,
+    backend: str | None,
 ) -> Finding:
     return Finding(
         kind=error.kind,
@@ -309,7 +322,9 @@ def _build_finding(
         file=str(kernel.path),
         line=error.line,
         case=short_dtypes(dtypes),
-        command=verify_command(spec, f"{reference}/{kernel.name}", dtypes, params=params),
+        command=verify_command(
+            spec, f"{reference}/{kernel.name}", dtypes, params=params, backend=backend or ""
+        ),
         details={"diagnostics": error.diagnostics},
     )
 
@@ -327,7 +342,7 @@ def _run(subject: _Subject, prepared: Prepared, watch: bool) -> None:
         return
     if checked.verdict is None:
         subject.faults += HANG if checked.problem.kind == "hang" else 1
-    report.findings.append(_finding(subject, prepared.case, checked.problem))
+    report.findings += _findings(subject, prepared.case, checked.problem)
 
 
 def _measure(subject: _Subject, prepared: Prepared, errors: Errors, output: Array) -> None:
@@ -342,8 +357,21 @@ def _measure(subject: _Subject, prepared: Prepared, errors: Errors, output: Arra
         report.ranges = ranges(output, prepared.expected, prepared.output)
 
 
-def _finding(subject: _Subject, case: Case, problem: Problem) -> Finding:
-    """The finding, on the smallest sizes that show the same kind of problem."""
+def _findings(subject: _Subject, case: Case, problem: Problem) -> list[Finding]:
+    """The findings of one launch, on the smallest sizes that show the same kind of problem.
+
+    What the launch did wrong besides is shown on the sizes where it was seen.
+    """
+    first, shown = _finding(subject, case, problem)
+    also = [_described(subject, case, p, alone=True) for p in problem.also]
+    # The smaller sizes may show another line of the same kind.
+    if (shown.kind, shown.line) != (problem.kind, problem.line):
+        also.append(_described(subject, case, replace(problem, also=()), alone=True))
+    return [first, *also]
+
+
+def _finding(subject: _Subject, case: Case, problem: Problem) -> tuple[Finding, Problem]:
+    """The finding on the smallest sizes, and the problem as it shows there."""
     smallest, shown, alone = case, problem, True
     if all(f.kind != problem.kind for f in subject.report.findings):
         smallest, shown = _shrunk(subject, case, problem)
@@ -353,6 +381,11 @@ def _finding(subject: _Subject, case: Case, problem: Problem) -> Finding:
             if not alone and smallest != case:
                 smallest, shown = case, problem
                 alone = _shows(subject, smallest, shown)
+    return _described(subject, smallest, shown, alone), shown
+
+
+def _described(subject: _Subject, case: Case, shown: Problem, alone: bool) -> Finding:
+    """The finding for ``shown``; ``alone`` when ``case`` is all that a worker has to run."""
     kernel, options = subject.kernel, subject.options
     threads = _several(shown)
     return Finding(
@@ -360,20 +393,22 @@ def _finding(subject: _Subject, case: Case, problem: Problem) -> Finding:
         operator=subject.spec.name,
         kernel=kernel.name,
         message=shown.message if alone else f"{shown.message}; only after other cases",
-        file=str(kernel.path),
-        line=_line_of(kernel, subject.spec.name),
-        case=f"{smallest} threads={threads}" if threads else str(smallest),
+        file=shown.file or str(kernel.path),
+        line=shown.line or _line_of(kernel, subject.spec.name),
+        case=f"{case} threads={threads}" if threads else str(case),
         command=verify_command(
             subject.spec,
             f"{subject.reference}/{kernel.name}",
-            smallest if alone else smallest.dtypes,
+            case if alone else case.dtypes,
             params=subject.params,
+            backend=options.backend or "",
             threads=threads if alone else options.threads or 0,
             time_limit=options.time_limit
             if shown.kind == "hang" and options.time_limit != TIME_LIMIT
             else 0,
         ),
         details={
+            **shown.details,
             **({"output": shown.output} if shown.output else {}),
             **({"floating point": "fast-math, as its row asks"} if kernel.fast_math else {}),
         },

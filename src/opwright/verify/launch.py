@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opwright.backends.base import Artifact, Buffers, Device, Placement
+from opwright.backends.base import Artifact, Buffers, Device, Fault, Placement
 from opwright.spec.kernel import Kernel
 from opwright.spec.signature import Array
 from opwright.verify.compare import Verdict, judge
@@ -20,12 +22,19 @@ WATCH_MS = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """What went wrong in one launch; ``output`` is the last of what the kernel printed."""
+    """What went wrong in one launch; ``output`` is the last of what the kernel printed.
+
+    ``file``, ``line``, ``details`` and ``also`` are as in ``Fault``.
+    """
 
     kind: str
     message: str
     threads: int
     output: str = ""
+    file: str = ""
+    line: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+    also: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,10 +51,14 @@ class Checked:
 
 @dataclass(frozen=True)
 class Workers:
-    """Where a kernel runs: ``limited`` grants OpenMP kernels fewer threads than they ask for."""
+    """Where a kernel runs: ``limited`` grants OpenMP kernels fewer threads than they ask for.
+
+    ``watched`` is the backend's: reads of what nobody wrote, and races, are then found in any run.
+    """
 
     device: Device
     limited: Device | None = None
+    watched: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,9 +77,15 @@ def _plan(
 
     Ending at a guard page, twice, over different poison; and beginning at one, with two threads
     and with many in turn where the kernel uses them. Every other case has them in reverse, so that
-    cases in a row call the kernel with the same addresses and other values.
+    cases in a row call the kernel with the same addresses and other values. Where every access is
+    watched one launch each way is enough: another over other poison could show nothing more.
     """
     one = threads or 1
+    if workers.watched:
+        return [
+            _Launch(workers.device, "end", POISON[number % 2], one),
+            _Launch(workers.device, "begin", POISON[1 - number % 2], one),
+        ]
     several = (2, MANY_THREADS)[number // 2 % 2] if kernel.threads else 1
     plan = [
         _Launch(workers.device, "end", POISON[0], one, WATCH_MS if watch else 0),
@@ -112,8 +131,7 @@ def run_case(
             )
             outcome = launch.device.synchronize()
             if outcome.fault is not None:
-                fault = outcome.fault
-                return Checked(Problem(fault.kind, fault.message, launch.threads, fault.output))
+                return Checked(_problem(outcome.fault, launch.threads))
             assert outcome.output is not None
             verdict = _judge(outcome.output, prepared)
             if verdict.kind:
@@ -135,7 +153,7 @@ def run_case(
         for buffers in uploaded.values():
             buffers.free()
     assert first is not None
-    if kernel.deterministic and repeated[0].tobytes() != repeated[1].tobytes():
+    if kernel.deterministic and len({output.tobytes() for output in repeated}) > 1:
         return Checked(_not_repeatable(threads or 1), *first)
     return Checked(None, *first)
 
@@ -153,6 +171,19 @@ def _judge(output: Array, prepared: Prepared) -> Verdict:
 
 def _bytes(array: Array) -> NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _problem(fault: Fault, threads: int) -> Problem:
+    return Problem(
+        fault.kind,
+        fault.message,
+        threads,
+        fault.output,
+        fault.file,
+        fault.line,
+        fault.details,
+        tuple(_problem(other, threads) for other in fault.also),
+    )
 
 
 def _not_repeatable(threads: int) -> Problem:

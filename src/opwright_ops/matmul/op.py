@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from opwright import Kernel, T, Tensor, operator
+from opwright import Kernel, T, Tensor, cdiv, operator
 
 Array = NDArray[Any]
 
@@ -48,6 +48,46 @@ matmul.kernels(
         change="12 x 32 sums in registers, AVX-512, threads",
         isa="avx512",
         threads=True,
+    ),
+    Kernel(
+        "cuda_v1_naive.cu",
+        change="a thread for each element, lanes along the rows",
+        block=lambda: (32, 8),
+        grid=lambda m, n: (cdiv(m, 32), cdiv(n, 8)),
+    ),
+    Kernel(
+        "cuda_v2_coalesced.cu",
+        change="lanes along the columns: neighbours read neighbours",
+        block=lambda: (32, 8),
+        grid=lambda m, n: (cdiv(n, 32), cdiv(m, 8)),
+    ),
+    Kernel(
+        "cuda_v3_tiled.cu",
+        change="tiles in shared memory, each element loaded once for 16 uses",
+        tune={"TILE": [16, 32, 8]},
+        block=lambda TILE: (TILE, TILE),
+        grid=lambda m, n, TILE: (cdiv(n, TILE), cdiv(m, TILE)),
+    ),
+    Kernel(
+        "cuda_v4_padded.cu",
+        change="a padded tile: no bank conflicts",
+        tune={"TILE": [16, 32, 8]},
+        block=lambda TILE: (TILE, TILE),
+        grid=lambda m, n, TILE: (cdiv(n, TILE), cdiv(m, TILE)),
+    ),
+    Kernel(
+        "cuda_v5_float4.cu",
+        change="float4 loads, the inner loop unrolled by four",
+        tune={"TILE": [32, 16]},
+        block=lambda TILE: (TILE, TILE),
+        grid=lambda m, n, TILE: (cdiv(n, TILE), cdiv(m, TILE)),
+    ),
+    Kernel(
+        "cuda_v6_registers.cu",
+        change="4 x 4 sums a thread in registers",
+        tune={"DEPTH": [16, 8, 32]},
+        block=lambda: (16, 16),
+        grid=lambda m, n: (cdiv(n, 64), cdiv(m, 64)),
     ),
 )
 

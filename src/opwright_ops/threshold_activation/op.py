@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from opwright import Kernel, T, Tensor, Tolerance, operator
+from opwright import Kernel, T, Tensor, Tolerance, cdiv, operator
 from opwright_ops.threshold_activation_grad.op import threshold_activation_grad
 
 
@@ -72,6 +72,21 @@ threshold_activation.kernels(
         isa="avx512",
         threads=True,
         tune={"GRAIN": [16384, 4096, 65536], "STREAM_MIB": [64, 32, 0]},
+    ),
+    # 1024 blocks are enough to fill any device; with more elements, threads take several.
+    Kernel(
+        "cuda_v1_grid_stride.cu",
+        change="a thread for every so-many-th element",
+        tune={"THREADS": [256, 128, 512]},
+        block=lambda THREADS: THREADS,
+        grid=lambda n, THREADS: min(cdiv(n, THREADS), 1024),
+    ),
+    Kernel(
+        "cuda_v2_vector4.cu",
+        change="four elements a request where addresses allow",
+        tune={"THREADS": [256, 128, 512]},
+        block=lambda THREADS: THREADS,
+        grid=lambda n, THREADS: min(cdiv(n, 4 * THREADS), 1024),
     ),
 )
 

@@ -1,0 +1,17 @@
+// A stream is destroyed after its last work.
+#include <cstdio>
+
+__global__ void set(int* out) { *out = 9; }
+
+int main() {
+    int host = 0, *out;
+    cudaStream_t stream;
+    cudaStreamCreate(&stream);
+    cudaMalloc(&out, sizeof(int));
+    set<<<1, 1, 0, stream>>>(out);
+    cudaMemcpyAsync(&host, out, sizeof host, cudaMemcpyDeviceToHost, stream);
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+    std::puts(host == 9 ? "ok" : "wrong");
+    cudaFree(out);
+}

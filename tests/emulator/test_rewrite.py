@@ -1,0 +1,97 @@
+"""From CUDA's text to C++: nothing moves to another line, and what is not emulated is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opwright.emulator.driver import emulate
+from opwright.emulator.rewrite import UnsupportedError, rewrite, tokenize
+from opwright.spec.errors import BuildError
+
+
+def rewritten(folder: Path, text: str) -> str:
+    source = folder / "program.cu"
+    source.write_text(text)
+    (made,) = rewrite([source], [], folder)
+    head, _, body = made.read_text().partition("\n")
+    assert head == f'#line 1 "{source}"'
+    return body
+
+
+def test_tokens_are_the_whole_text() -> None:
+    text = 'a<<<1,2>>>(R"x(")x", \'"\'); // <<<\n#define X \\\n y /* >>> */ 1e+5f\n'
+    assert "".join(t.text for t in tokenize(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "void f() {\n  k<a,\n    b><<<g,\n  t>>>(x,\n\n y);\n}\n",
+        "__global__ void k() {\n  __shared__ float\n a[4],\n b[2][3];\n}\n",
+        "__device__ int\n x[3] = {1,\n 2};\nint y;\n",
+        "extern __shared__\nint s[];\n__device__ int f()\n{ return s[0]; }\n",
+    ],
+)
+def test_lines_keep_their_numbers(tmp_path: Path, text: str) -> None:
+    assert rewritten(tmp_path, text).count("\n") == text.count("\n")
+
+
+def test_what_looks_like_a_launch_and_is_none(tmp_path: Path) -> None:
+    text = 'const char* s = "k<<<1, 2>>>()"; // k<<<1, 2>>>()\nint x = 1 << 2 >> 3;\n'
+    assert rewritten(tmp_path, text) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "feature"),
+    [
+        ('asm volatile("bar.sync 0;");', "inline PTX"),
+        ("float v = tex2D<float>(t, 0, 0);", "textures"),
+        ("other<<<1, 1>>>();", "dynamic parallelism"),
+        ("try { throw 1; } catch (int) {}", "exceptions"),
+    ],
+)
+def test_what_device_code_may_not_use(tmp_path: Path, line: str, feature: str) -> None:
+    with pytest.raises(UnsupportedError, match=feature) as raised:
+        rewritten(tmp_path, f"__global__ void k() {{\n\n  {line}\n}}\n")
+    assert str(raised.value).startswith(f"{tmp_path / 'program.cu'}:3: ")
+
+
+def test_a_library_that_is_not_emulated(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"<cublas_v2\.h> is not emulated"):
+        rewritten(tmp_path, "#include <cublas_v2.h>\n")
+
+
+def test_a_mistake_is_shown_in_the_users_file(tmp_path: Path) -> None:
+    source = tmp_path / "wrong.cu"
+    source.write_text("__global__ void k(int* p) {\n  *p = undeclared;\n}\nint main() {}\n")
+    with pytest.raises(BuildError) as raised:
+        emulate([source])
+    assert f"{source}:2:" in raised.value.diagnostics
+    assert "emulator/" not in str(raised.value)
+
+
+def test_several_sources_headers_and_definitions(tmp_path: Path) -> None:
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc" / "kernel.cuh").write_text(
+        "#pragma once\n__global__ void fill(int* p) {\n  p[threadIdx.x] = N;\n}\n"
+    )
+    (tmp_path / "a.cu").write_text(
+        '#include <cstdio>\n#include <kernel.cuh>\n#include "local.h"\n'
+        "int main(int argc, char** argv) {\n  int* p;\n  cudaMalloc(&p, 128);\n"
+        "  fill<<<1, 33>>>(p);\n  cudaFree(p);\n"
+        '  std::printf("%s %d\\n", argv[1], answer());\n}\n'
+    )
+    (tmp_path / "local.h").write_text("int answer();\n")
+    (tmp_path / "b.cpp").write_text('#include "local.h"\nint answer() { return N + 1; }\n')
+    run = emulate(
+        [tmp_path / "a.cu", tmp_path / "b.cpp"],
+        include=[tmp_path / "inc"],
+        defines=["N=41"],
+        args=["word"],
+    )
+    assert run.stdout == "word 42\n"
+    (finding,) = run.findings
+    assert finding.kind == "out-of-bounds"
+    assert (finding.file, finding.line) == (str(tmp_path / "inc" / "kernel.cuh"), 3)
