@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.tool import finish, operator, opwright, plain, start, wait_for
+from cli.tool import declare, finish, operator, opwright, plain, start, wait_for
 from operators import RIGHT
 from opwright.catalog.find import Target
 from opwright.cli.tune import duration_of
@@ -102,6 +102,35 @@ def test_an_operator_without_tunables(tmp_path: Path, own_home: Path) -> None:
     ran = opwright("tune", operator(tmp_path, {"v1": RIGHT}).reference)
     assert ran.code == 5
     assert "no kernel has tunables" in ran.err
+
+
+ELSEWHERE = '''
+@operator(dtypes={"T": ["f32"]}, flops="n")
+def twice(x: Tensor[T, "n"]) -> Tensor[T, "n"]:
+    """2 x"""
+    return 2 * x
+
+twice.kernels(
+    Kernel("cpu_v1.cpp", change="loop", tune={"MODE": [0, 1]}),
+    Kernel("npu_v1.cpp", change="of a machine that is not here", tune={"MODE": [0, 1]}),
+)
+'''
+TWICE = """extern "C" void twice(const T* x, T* out, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = 2 * x[i];
+}
+"""
+
+
+def test_what_cannot_run_here_is_said_and_the_others_are_tuned(
+    tmp_path: Path, own_home: Path
+) -> None:
+    folder = declare(tmp_path / "twice", ELSEWHERE, {"cpu_v1.cpp": TWICE, "npu_v1.cpp": TWICE})
+    ran = opwright("tune", folder, "--budget", "1ms")
+    assert ran.code == 0
+    assert "npu_v1: no backend 'npu' is installed" in ran.out
+    assert "twice/cpu_v1 f32" in ran.out
+    alone = opwright("tune", f"{folder}/npu_v1")
+    assert alone.code == 3 and "nothing can be tuned on this machine" in alone.err
 
 
 def test_durations() -> None:

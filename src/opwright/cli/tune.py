@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,17 +81,17 @@ def command(
         if not tunable:
             raise NothingSelectedError(f"{target.reference}: no kernel has tunables (tune={{...}})")
         for kernel in tunable:
-            counts = (
-                [thread_limit(backend_named(kernel.backend))]
-                if threads is None
-                else common.thread_counts(threads)
-            )
+            counts = [0] if threads is None else common.thread_counts(threads)
             for setup in setups_of(target.spec, dtype, shape, (), counts, ["warm"]):
-                if reason := why_not(target.spec, kernel, setup.dtypes):
+                reason = why_not(target.spec, kernel, setup.dtypes)
+                if not reason and not backend_named(kernel.backend).timed:
+                    reason = f"the {kernel.backend} backend gives no times to choose by"
+                if reason:
                     reasons.append(f"{target.reference}/{kernel.name}: {reason}")
                 # Of a kernel of one thread, all numbers of threads are the same.
                 elif kernel.threads or setup.threads == counts[0]:
-                    jobs.append((target, kernel, setup))
+                    count = setup.threads or thread_limit(backend_named(kernel.backend))
+                    jobs.append((target, kernel, replace(setup, threads=count)))
     for reason in dict.fromkeys(reasons):
         output.say(reason)
     if not jobs:
