@@ -150,11 +150,11 @@ def verdict(ratio: Ratio, noise: float) -> Verdict:
     return "cannot tell"
 
 
-def rank(candidates: Mapping[str, Samples], noise: float) -> Ranking:
+def rank(candidates: Mapping[str, Samples], noise: float, near: float = NEAR) -> Ranking:
     """The fastest of ``candidates``, such that measuring again gives the same answer.
 
     All that cannot be told from the one with the least median, by ``noise`` (an A/A noise floor) or
-    by ``TIE``, are tied with it, and the first of them in the order given wins that is ``NEAR`` it.
+    by ``TIE``, are tied with it, and the first of them in the order given wins that is ``near`` it.
     Candidates without samples failed: they never win. Candidates with equally many samples are
     taken to be of the same rounds. Below some 10 rounds intervals are wide, and so are ties.
     """
@@ -173,7 +173,7 @@ def rank(candidates: Mapping[str, Samples], noise: float) -> Ranking:
     margin = max(noise, TIE)
     against = {name: ratio(name, best, confidence) for name in samples}
     tied = [n for n in samples if n == best or verdict(against[n], margin) == "cannot tell"]
-    winner = next(name for name in tied if against[name].median <= 1 + NEAR)
+    winner = next(name for name in tied if against[name].median <= 1 + near)
     ratios = {name: ratio(name, winner, CONFIDENCE) for name in samples}
     return Ranking(winner, tuple(tied), ratios, failed)
 

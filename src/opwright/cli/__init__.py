@@ -16,6 +16,7 @@ COMMANDS = {
     "list": "Operators, their kernels, and where each can run.",
     "verify": "Check kernels against the float64 oracle, case by case.",
     "bench": "Measure verified kernels beside the framework's own operator.",
+    "tune": "Find the fastest verified parameters of kernels within a time budget.",
     "inspect": "What a kernel's memory accesses cost, what bounds it, what to change next.",
     "emulate": "Run a whole CUDA program with no GPU, and say what it does wrong.",
     "audit": "Where a model's time goes, and which operators left the device asked for.",

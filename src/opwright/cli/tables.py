@@ -15,6 +15,8 @@ from opwright.history.records import Result, Run
 from opwright.inspect.kernel import Inspection
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import short_dtypes
+from opwright.tune.kernel import Tuned
+from opwright.tune.search import text
 from opwright.verify.engine import KernelReport, Report
 
 _WRAPPED = ("change", "why", "command", "verdict")
@@ -225,6 +227,37 @@ def results(found: Sequence[Result]) -> Table:
             "-" if r.gflops is None else _three(r.gflops),
             r.source_hash[:12],
         )
+    return table
+
+
+def configurations(tuned: Tuned, most: int) -> Table:
+    """What tuning found out about configurations, fastest first, then those that failed."""
+    table = plain_table(
+        "configuration",
+        "verdict",
+        "time (median)",
+        "of the default's",
+        "samples",
+        "",
+        right=("time (median)", "of the default's", "samples"),
+    )
+    trials = tuned.found.trials.values()
+    timed = sorted((t for t in trials if t.relative), key=lambda t: t.score)
+    failed = [t for t in trials if t.failure is not None]
+    base = next((t.score for t in timed if t.configuration == tuned.default), None)
+    for trial in [*timed, *failed][:most]:
+        record = tuned.records[trial.configuration]
+        table.add_row(
+            text(trial.configuration),
+            record.outcome,
+            duration(record.times.median_ns) if record.times else "-",
+            f"{trial.score / base:.3f}" if trial.relative and base else "-",
+            str(len(record.times.samples)) if record.times else "-",
+            record.place,
+        )
+    left = len(timed) + len(failed) - most
+    if left > 0:
+        table.add_row(f"and {left} more", "", "", "", "", "")
     return table
 
 

@@ -6,12 +6,11 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from opwright.backends.base import Artifact, Backend
 from opwright.backends.registry import backend_named
-from opwright.history.records import Result
 from opwright.history.store import History
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import BuildError, MachineError, UsageError
@@ -31,18 +30,37 @@ class KernelWarning(UserWarning):
 class Choice:
     """The kernel chosen, ready to run in this process.
 
-    ``run_at`` runs it by operand address (see ``Backend.bind_addresses``).
+    ``run_at`` runs it by operand address (see ``Backend.bind_addresses``). ``params`` are its
+    tunables, and ``tuned_at`` the sizes at which tuning chose them: None for the row's defaults,
+    and where it is not the sizes of a call, a neighbour's choice that nobody measured there.
     """
 
     kernel: str
     run: Callable[[Sequence[Array], Array, Sequence[int | float], int], None]
     threads: int
     run_at: Callable[[Sequence[int | float]], Callable[..., None]] | None = None
+    params: Mapping[str, int] = field(default_factory=dict)
+    tuned_at: Mapping[str, int] | None = None
 
 
-# Choices made in this process, by operator, kernel asked for, element types and size class. The
-# operator itself is in the value, so that its id stays its own.
+@dataclass(frozen=True)
+class _Candidate:
+    """A kernel and the tunables it would run with here.
+
+    Those of a tuning have the sizes it was made for, and the median time in nanoseconds.
+    """
+
+    row: Kernel
+    params: Mapping[str, int]
+    tuned_at: Mapping[str, int] | None = None
+    median: float = math.inf
+
+
+# Choices made in this process, by operator, kernel asked for, element types and size class; sizes
+# that were tuned are a class of their own. The operator itself is in the value, so that its id
+# stays its own.
 _chosen: dict[tuple[object, ...], tuple[OperatorSpec, Choice]] = {}
+_tuned_sizes: dict[int, tuple[OperatorSpec, frozenset[tuple[int | None, ...]]]] = {}
 
 
 def choose(
@@ -51,23 +69,45 @@ def choose(
     """The kernel called ``kernel``, or the best verified one where that is empty.
 
     The best is the fastest measured near these sizes on this machine, else the last of the list
-    that this machine can run. A kernel without a verdict here is verified first, in a worker
-    process: the first call for a dtype takes seconds, once per machine. ``OPWRIGHT_THREADS`` limits
-    the threads.
+    that this machine can run. Its tunables are what tuning chose near these sizes for this very
+    build, machine, element types and threads, else the defaults. A kernel without a verdict here is
+    verified first, in a worker process: the first call for a dtype takes seconds, once per machine.
+    ``OPWRIGHT_THREADS`` limits the threads.
 
     Raises ``MachineError`` with each kernel's reason when none can serve.
     """
+    if id(spec) not in _tuned_sizes:
+        _tuned_sizes[id(spec)] = (spec, _sizes_tuned(spec))
+    sizes = tuple(dims.values())
+    if sizes not in _tuned_sizes[id(spec)][1]:
+        sizes = tuple(-size.bit_length() for size in sizes)  # apart from any sizes
     key = (
         id(spec),
         kernel,
         tuple(d.name for d in dtypes.values()),
-        tuple(size.bit_length() for size in dims.values()),
+        sizes,
         os.environ.get("OPWRIGHT_THREADS", ""),
     )
     if key not in _chosen:
         make = _forced if kernel else _best
         _chosen[key] = (spec, make(spec, kernel, dtypes, dims))
     return _chosen[key][1]
+
+
+def forget(spec: OperatorSpec) -> None:
+    """Make the next calls of ``spec`` choose anew, by what the history says then."""
+    _tuned_sizes.pop(id(spec), None)
+    for key in [key for key, (owner, _) in _chosen.items() if owner is spec]:
+        del _chosen[key]
+
+
+def _sizes_tuned(spec: OperatorSpec) -> frozenset[tuple[int | None, ...]]:
+    """The sizes that some kernel of ``spec`` was tuned at, in the signature's order."""
+    if not any(row.tune for row in spec.rows):
+        return frozenset()
+    with History.open() as history:
+        won = history.configurations(spec.name, place="won")
+    return frozenset(tuple(w.shape.get(d) for d in spec.signature.dims) for w in won)
 
 
 def thread_limit(backend: Backend) -> int:
@@ -99,12 +139,25 @@ def _forced(
     if reason := why_not(spec, row, dtypes):
         raise MachineError(f"{spec.name}/{row.name} cannot run here: {reason}")
     backend = backend_named(row.backend)
-    return _bound(backend, row, backend.build(spec.signature, row, dtypes, row.defaults))
+    with History.open() as history:
+        candidate = _tuned(spec, row, dtypes, dims, history)
+    artifact = backend.build(spec.signature, row, dtypes, candidate.params)
+    return _bound(backend, candidate, artifact)
 
 
-def _bound(backend: Backend, row: Kernel, artifact: Artifact) -> Choice:
-    threads = thread_limit(backend) if row.threads else 1
-    return Choice(row.name, backend.bind(artifact), threads, backend.bind_addresses(artifact))
+def _bound(backend: Backend, candidate: _Candidate, artifact: Artifact) -> Choice:
+    return Choice(
+        candidate.row.name,
+        backend.bind(artifact),
+        _threads(backend, candidate.row),
+        backend.bind_addresses(artifact),
+        candidate.params,
+        candidate.tuned_at,
+    )
+
+
+def _threads(backend: Backend, row: Kernel) -> int:
+    return thread_limit(backend) if row.threads else 1
 
 
 def _best(
@@ -118,16 +171,17 @@ def _best(
         else:
             usable.append(row)
     with History.open() as history:
-        for row in _by_speed(spec, usable, dtypes, dims, history):
+        for candidate in _by_speed(spec, usable, dtypes, dims, history):
+            row = candidate.row
             backend = backend_named(row.backend)
             try:
-                artifact = backend.build(spec.signature, row, dtypes, row.defaults)
+                artifact = backend.build(spec.signature, row, dtypes, candidate.params)
             except BuildError as error:
                 reason = f"does not build: {error}"
             else:
-                reason = _unverified(spec, row, dtypes, artifact, history)
+                reason = _unverified(spec, row, dtypes, candidate.params, artifact, history)
                 if not reason:
-                    return _bound(backend, row, artifact)
+                    return _bound(backend, candidate, artifact)
             reasons.append(f"{row.name}: {reason}")
             warnings.warn(
                 f"{spec.name}/{row.name} was passed over: {reason}", KernelWarning, stacklevel=5
@@ -142,6 +196,7 @@ def _unverified(
     spec: OperatorSpec,
     row: Kernel,
     dtypes: Mapping[str, DType],
+    params: Mapping[str, int],
     artifact: Artifact,
     history: History,
 ) -> str:
@@ -153,7 +208,7 @@ def _unverified(
     verdict = history.verdict(artifact.key, machine)
     if verdict is None:
         name = reference(spec)
-        report = verify(spec, [row], name, Options(dtypes=[dtypes], quick=True))
+        report = verify(spec, [row], name, Options(dtypes=[dtypes], params=params, quick=True))
         verdict = "held" if report.held else "wrong"
         history.record_verdict(artifact.key, machine, verdict, sum(k.cases for k in report.kernels))
         if not report.held:
@@ -170,25 +225,87 @@ def _by_speed(
     dtypes: Mapping[str, DType],
     dims: Mapping[str, int],
     history: History,
-) -> Iterator[Kernel]:
-    """``usable`` with the kernel measured fastest, as it is now, at the nearest sizes first."""
-    times: list[Result] = []
-    for row in usable:
+) -> Sequence[_Candidate]:
+    """``usable`` with the kernel measured fastest, as it would run now, at the nearest sizes first.
+
+    A kernel whose tuned parameters turn out wrong follows once more with its defaults.
+    """
+    candidates = [_tuned(spec, row, dtypes, dims, history) for row in usable]
+    # By sizes, the kernels with a time there.
+    timed: dict[_Sizes, dict[str, float]] = {}
+    for index, candidate in enumerate(candidates):
+        row = candidate.row
         backend = backend_named(row.backend)
-        threads = thread_limit(backend) if row.threads else 1
         source = hashlib.sha256(row.path.read_bytes()).hexdigest()
-        machine = backend.probe().fingerprint
-        times += [
-            t
-            for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads)
-            if t.kernel == row.name and t.source_hash == source and t.params == row.defaults
-        ]
-    nearest = min((_distance(t.shape, dims) for t in times), default=math.inf)
+        machine, threads = backend.probe().fingerprint, _threads(backend, row)
+        for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads):
+            same = t.kernel == row.name and t.source_hash == source
+            if same and t.params == candidate.params and t.times is not None:
+                timed.setdefault(_sizes(t.shape), {})[row.name] = t.times.median_ns
+        # Tuning a lower rung says nothing of those above it, unless they have times there too.
+        if candidate.tuned_at is not None:
+            there = timed.setdefault(_sizes(candidate.tuned_at), {})
+            if all(above.row.name in there for above in candidates[:index]):
+                there[row.name] = candidate.median
+    distances = {sizes: _distance(dict(sizes), dims) for sizes, found in timed.items() if found}
+    nearest = min(distances.values(), default=math.inf)
     if nearest <= math.log(NEAR):
-        there = [t for t in times if _distance(t.shape, dims) == nearest]
-        best = min(there, key=lambda t: t.times.median_ns if t.times else math.inf)
-        usable = sorted(usable, key=lambda row: row.name != best.kernel)
-    yield from usable
+        times = [time for sizes, d in distances.items() if d == nearest for time in [timed[sizes]]]
+        best = min((found[name], name) for found in times for name in found)[1]
+        candidates = sorted(candidates, key=lambda c: c.row.name != best)
+    ordered: list[_Candidate] = []
+    for candidate in candidates:
+        ordered.append(candidate)
+        if candidate.params != candidate.row.defaults:
+            ordered.append(_Candidate(candidate.row, candidate.row.defaults))
+    return ordered
+
+
+def _tuned(
+    spec: OperatorSpec,
+    row: Kernel,
+    dtypes: Mapping[str, DType],
+    dims: Mapping[str, int],
+    history: History,
+) -> _Candidate:
+    """``row`` with what tuning chose at the nearest sizes near these, else with its defaults.
+
+    A choice counts only for the very build it was made with: source, headers, flags, compiler.
+    """
+    untuned = _Candidate(row, row.defaults)
+    if not row.tune:
+        return untuned
+    backend = backend_named(row.backend)
+    won = history.configurations(
+        spec.name,
+        row.name,
+        source_hash=hashlib.sha256(row.path.read_bytes()).hexdigest(),
+        machine=backend.probe().fingerprint,
+        dtype=short_dtypes(dtypes),
+        threads=_threads(backend, row),
+        place="won",
+    )
+    newest = {_sizes(w.shape): w for w in won}  # of each shape, the last to win
+    by_distance = sorted(newest.values(), key=lambda w: _distance(w.shape, dims))
+    for record in by_distance:
+        distance = _distance(record.shape, dims)
+        if distance > math.log(NEAR) or record.times is None:
+            break
+        try:
+            params = row.params(record.params)
+            built = backend.build(spec.signature, row, dtypes, params)
+        except (BuildError, UsageError):  # the row has changed since
+            continue
+        if built.key == record.artifact_key:
+            return _Candidate(row, params, record.shape, record.times.median_ns)
+    return untuned
+
+
+_Sizes = tuple[tuple[str, int], ...]
+
+
+def _sizes(shape: Mapping[str, int]) -> _Sizes:
+    return tuple(sorted(shape.items()))
 
 
 def _distance(measured: Mapping[str, int], wanted: Mapping[str, int]) -> float:

@@ -80,6 +80,51 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Configuration:
+    """What tuning found out about one configuration of a kernel at one shape.
+
+    ``outcome`` is ``held``, or the kind of what was found: ``does-not-compile``, ``crash``,
+    ``hang``, ``wrong-values`` and so on; ``message`` says it in words. ``cases`` are those it was
+    verified on. ``place`` is ``won`` or ``tied`` (with the winner, within noise) and empty for all
+    others. ``artifact_key`` names the exact build, with the headers that the source reads; it and
+    ``compiler`` are empty where nothing was built. ``run`` and ``recorded`` (UTC) are set when it
+    is read back.
+
+    Raises ``UsageError`` for times of a configuration that did not hold.
+    """
+
+    operator: str
+    kernel: str
+    backend: str
+    machine: str
+    dtype: str
+    shape: Mapping[str, int]
+    threads: int
+    params: Mapping[str, int]
+    source_hash: str
+    outcome: str
+    message: str = ""
+    artifact_key: str = ""
+    compiler: str = ""
+    flags: tuple[str, ...] = ()
+    isa: str = ""
+    cases: int = 0
+    build_seconds: float = 0.0
+    place: Literal["", "tied", "won"] = ""
+    times: Times | None = None
+    noise: float = 0.0
+    run: int = 0
+    recorded: str = ""
+
+    def __post_init__(self) -> None:
+        if self.times is not None and self.outcome != "held":
+            raise UsageError(
+                f"{self.operator}/{self.kernel}: times of a configuration that is {self.outcome} "
+                "cannot be recorded"
+            )
+
+
+@dataclass(frozen=True)
 class Run:
     """One command that recorded something.
 

@@ -105,6 +105,46 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE INDEX verdicts_of_artifact ON verdicts (artifact_key, machine)",
     ),
+    (
+        # What tuning found out about each configuration of a kernel, whether it won or not.
+        """
+        CREATE TABLE configurations (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            run INTEGER NOT NULL REFERENCES runs (id),
+            operator TEXT NOT NULL,
+            kernel TEXT NOT NULL,
+            backend TEXT NOT NULL,
+            machine TEXT NOT NULL,
+            dtype TEXT NOT NULL,
+            shape TEXT NOT NULL,
+            threads INTEGER NOT NULL,
+            params TEXT NOT NULL,
+            source_hash TEXT NOT NULL,
+            artifact_key TEXT NOT NULL,
+            compiler TEXT NOT NULL,
+            flags TEXT NOT NULL,
+            isa TEXT NOT NULL,
+            outcome TEXT NOT NULL,
+            message TEXT NOT NULL,
+            cases INTEGER NOT NULL,
+            build_seconds REAL NOT NULL,
+            place TEXT NOT NULL,
+            first_ns REAL,
+            median_ns REAL,
+            low_ns REAL,
+            high_ns REAL,
+            samples BLOB,
+            calls INTEGER,
+            noise REAL NOT NULL,
+            recorded TEXT NOT NULL,
+            UNIQUE (run, operator, kernel, dtype, shape, threads, params),
+            CHECK (place IN ('', 'tied', 'won')),
+            CHECK (median_ns IS NULL OR outcome = 'held'),
+            CHECK (place = '' OR median_ns IS NOT NULL)
+        )
+        """,
+        "CREATE INDEX configurations_of_kernel ON configurations (operator, kernel, source_hash)",
+    ),
 )
 
 

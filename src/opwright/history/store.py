@@ -9,14 +9,14 @@ import sqlite3
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from opwright.history import schema
-from opwright.history.records import Result, Run, Source, Times, Verdict, Version
+from opwright.history.records import Configuration, Result, Run, Source, Times, Verdict, Version
 from opwright.report.formats import jsonable
 from opwright.spec.errors import OpwrightError, UnknownNameError, UsageError
 from opwright.toolchain.paths import home
@@ -26,6 +26,15 @@ _PLAIN = [f.name for f in fields(Result) if f.name not in ("times", "witness_tim
 _RESULT = _PLAIN + [prefix + name for prefix in ("", "witness_") for name in _TIMES]
 _INSERT_RESULT = (
     f"INSERT INTO results ({', '.join(_RESULT)}) VALUES ({', '.join('?' * len(_RESULT))})"
+)
+
+_CONFIGURATION = [f.name for f in fields(Configuration) if f.name != "times"]
+_KEPT = [*_CONFIGURATION, *_TIMES]
+# What one run finds out about a configuration later replaces what it found before.
+_KEEP_CONFIGURATION = (
+    f"INSERT INTO configurations ({', '.join(_KEPT)}) VALUES ({', '.join('?' * len(_KEPT))}) "
+    "ON CONFLICT (run, operator, kernel, dtype, shape, threads, params) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _KEPT)
 )
 
 _LARGEST = 2**63 - 1  # that SQLite holds; no run gets there
@@ -211,6 +220,48 @@ class History:
             )
             return [_result_of(row) for row in rows]
 
+    def keep_configurations(self, run: int, found: Sequence[Configuration]) -> None:
+        """Record what ``run`` found out about configurations, all of them or none.
+
+        A configuration that the run has recorded before is replaced.
+        """
+        with self._writing() as db:
+            db.executemany(_KEEP_CONFIGURATION, [_row_of_configuration(run, c) for c in found])
+
+    def configurations(
+        self,
+        operator: str,
+        kernel: str = "",
+        *,
+        source_hash: str = "",
+        machine: str = "",
+        dtype: str = "",
+        threads: int = 0,
+        place: str = "",
+        run: int = 0,
+    ) -> list[Configuration]:
+        """The newest record of each configuration, oldest first; only those with what is given.
+
+        Configurations are told apart by everything that a time depends on: the kernel's source,
+        flags, compiler, instruction set, machine, element types, shape and threads. With ``place``
+        they are the newest of that place, which a later run may have given to another.
+        """
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT * FROM configurations WHERE id IN (SELECT max(id) FROM configurations "
+                "WHERE operator = ?1 AND (?2 = '' OR kernel = ?2) "
+                "AND (?3 = '' OR source_hash = ?3) AND (?4 = '' OR machine = ?4) "
+                "AND (?5 = '' OR dtype = ?5) AND (?6 = 0 OR threads = ?6) "
+                "AND (?7 = '' OR place = ?7) AND (?8 = 0 OR run = ?8) "
+                "GROUP BY kernel, source_hash, flags, compiler, isa, machine, dtype, shape, "
+                "threads, params) ORDER BY id",
+                (
+                    *map(_text, (operator, kernel, source_hash, machine, dtype)),
+                    *(threads, place, min(run, _LARGEST)),
+                ),
+            )
+            return [_configuration_of(row) for row in rows]
+
     def source(self, run: int, kernel: str) -> Source:
         """The source of ``kernel`` (``matmul/cpu_v3_tiled``) as it was in ``run``.
 
@@ -353,6 +404,32 @@ def _row_of(run: int, result: Result) -> list[Any]:
         **_times_row("witness_", result.witness_times),
     }
     return [given[name] for name in _RESULT]
+
+
+def _row_of_configuration(run: int, found: Configuration) -> list[Any]:
+    given = {
+        **{name: getattr(found, name) for name in _CONFIGURATION},
+        "run": run,
+        "recorded": _now(),
+        "shape": json.dumps(dict(found.shape), sort_keys=True),
+        "params": json.dumps(dict(found.params), sort_keys=True),
+        "flags": json.dumps(list(found.flags)),
+        **dict.fromkeys(_TIMES),
+        **_times_row("", found.times),
+    }
+    return [_text(v) if isinstance(v := given[name], str) else v for name in _KEPT]
+
+
+def _configuration_of(row: sqlite3.Row) -> Configuration:
+    return Configuration(
+        **{
+            **{name: row[name] for name in _CONFIGURATION},
+            "shape": json.loads(row["shape"]),
+            "params": json.loads(row["params"]),
+            "flags": tuple(json.loads(row["flags"])),
+            "times": _times_of(row, ""),
+        }
+    )
 
 
 def _times_row(prefix: str, times: Times | None) -> dict[str, Any]:

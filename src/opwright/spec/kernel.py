@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
+import operator as op
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from opwright.spec.dtypes import dtype_named
-from opwright.spec.errors import DeclarationError, UsageError
+from opwright.spec.errors import DeclarationError, UnknownNameError, UsageError
 from opwright.spec.isa import isa_named
 from opwright.spec.signature import check_c_name, check_list
 
@@ -33,10 +36,12 @@ class Kernel:
     ``file`` is the source, relative to the declaration; its stem is the kernel's name and the part
     before the first ``_`` its backend. ``change`` says in one line what this rung changed.
     ``tune`` maps each tunable to the integers it may take, the first being the default; it reaches
-    the source as a macro. ``isa`` is an instruction set of ``opwright.spec.isa``, ``dtypes`` limits
-    the element types (names such as ``"f32"``; the default is all the operator has), ``threads``
-    says that the kernel uses more than one, ``flags`` are further compiler options,
-    ``deterministic=False`` that two runs may differ in the last bits. ``block`` and ``grid`` are
+    the source as a macro. ``when`` lists conditions on the tunables, such as ``"BLOCK % 8 == 0"``,
+    that every configuration has to meet, the default one too. ``isa`` is an instruction set of
+    ``opwright.spec.isa``, ``dtypes`` limits the element types (names such as ``"f32"``; the default
+    is all the operator has), ``threads`` says that the kernel uses more than one, ``flags`` are
+    further compiler options, ``deterministic=False`` that two runs may differ in the last bits.
+    ``block`` and ``grid`` are
     launch shapes for backends that have them.
 
     ``place`` is the row's own file and line. Raises ``DeclarationError``, which begins with it, for
@@ -55,6 +60,7 @@ class Kernel:
     block: Callable[..., Any] | None = None
     grid: Callable[..., Any] | None = None
     folder: Path = Path()
+    when: Sequence[str] = ()
     place: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -85,11 +91,40 @@ class Kernel:
                 )
             if len(set(choices)) < len(choices):
                 raise UsageError(f"{name}: tunable {tunable} lists a value twice: {choices!r}")
+        self._check_conditions()
         isa_named(self.isa)
         check_list(f"{name}: dtypes", self.dtypes)
         check_list(f"{name}: flags", self.flags)
         for dtype in self.dtypes:
             dtype_named(dtype)
+
+    def _check_conditions(self) -> None:
+        check_list(f"{self.name}: when", self.when)
+        for condition in self.when:
+            _evaluate_condition(self.name, condition, self.defaults)
+        if self.broken(self.defaults) and next(self.space(), None) is None:
+            raise UsageError(
+                f"{self.name}: no configuration meets when={list(self.when)!r}: the space of "
+                f"{', '.join(self.tune)} is empty"
+            )
+        if condition := self.broken(self.defaults):
+            shown = ", ".join(f"{t}={v}" for t, v in self.defaults.items())
+            raise UsageError(
+                f"{self.name}: the default configuration ({shown}, the first of each list) does "
+                f"not meet when={condition!r}; reorder the lists"
+            )
+
+    def broken(self, params: Mapping[str, int]) -> str:
+        """The first condition of ``when`` that ``params`` does not meet; empty when all hold."""
+        unmet = (c for c in self.when if not _evaluate_condition(self.name, c, params))
+        return next(unmet, "")
+
+    def space(self) -> Iterator[dict[str, int]]:
+        """Every configuration that meets ``when``, the default first, the last tunable fastest."""
+        for values in itertools.product(*self.tune.values()):
+            params = dict(zip(self.tune, values, strict=True))
+            if not self.broken(params):
+                yield params
 
     @property
     def name(self) -> str:
@@ -112,7 +147,10 @@ class Kernel:
         return not FAST_MATH_FLAGS.isdisjoint(self.flags)
 
     def params(self, chosen: Mapping[str, int]) -> dict[str, int]:
-        """The defaults overridden by ``chosen``; raises ``UsageError`` for values not listed."""
+        """The defaults overridden by ``chosen``.
+
+        Raises ``UsageError`` for values not listed and for those that ``when`` excludes.
+        """
         params = self.defaults
         for tunable, value in chosen.items():
             if tunable not in params:
@@ -123,7 +161,66 @@ class Kernel:
                     f"{self.name}: {tunable}={value} is not among {list(self.tune[tunable])}"
                 )
             params[tunable] = value
+        if condition := self.broken(params):
+            shown = ", ".join(f"{t}={v}" for t, v in params.items())
+            raise UsageError(f"{self.name}: {shown} does not meet when={condition!r} of its row")
         return params
+
+
+_OPERATORS: dict[type[ast.AST], Callable[..., int]] = {
+    ast.Add: op.add,
+    ast.Sub: op.sub,
+    ast.Mult: op.mul,
+    ast.FloorDiv: op.floordiv,
+    ast.Mod: op.mod,
+    ast.USub: op.neg,
+    ast.Not: op.not_,
+    ast.Eq: op.eq,
+    ast.NotEq: op.ne,
+    ast.Lt: op.lt,
+    ast.LtE: op.le,
+    ast.Gt: op.gt,
+    ast.GtE: op.ge,
+}
+
+
+def _evaluate_condition(name: str, condition: str, params: Mapping[str, int]) -> bool:
+    """Whether ``params`` meets ``condition``; raises ``UsageError`` for what is no condition."""
+
+    def refuse(node: ast.expr) -> UsageError:
+        return UsageError(
+            f"{name}: when={condition!r}: cannot use {ast.unparse(node)!r}; a condition is made of "
+            f"the tunables ({', '.join(params) or 'none'}), integers, + - * // %, comparisons, "
+            "and, or, not"
+        )
+
+    def walk(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.Name):
+            if node.id not in params:
+                raise UnknownNameError("tunable", node.id, params, f"{name}: when={condition!r}")
+            return params[node.id]
+        if isinstance(node, ast.BoolOp):
+            values = [walk(value) for value in node.values]
+            return all(values) if isinstance(node.op, ast.And) else any(values)
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](walk(node.left), walk(node.right))
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](walk(node.operand))
+        if isinstance(node, ast.Compare) and all(type(o) in _OPERATORS for o in node.ops):
+            sides = [walk(node.left), *map(walk, node.comparators)]
+            pairs = zip(node.ops, sides, sides[1:], strict=False)
+            return all(_OPERATORS[type(o)](a, b) for o, a, b in pairs)
+        raise refuse(node)
+
+    try:
+        return bool(walk(ast.parse(condition.strip(), mode="eval").body))
+    except SyntaxError as error:
+        raise UsageError(f"{name}: when={condition!r} is no condition: {error.msg}") from None
+    except ZeroDivisionError:
+        shown = ", ".join(f"{t}={v}" for t, v in params.items())
+        raise UsageError(f"{name}: when={condition!r} divides by 0 at {shown}") from None
 
 
 def place_error(place: str, error: UsageError) -> DeclarationError:

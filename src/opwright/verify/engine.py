@@ -233,16 +233,20 @@ def _cases(
 ) -> list[Case]:
     if options.cases is not None:
         return [c for c in options.cases if c.dtypes == dtypes]
-    cases = list(matrix(spec, dtypes, kernels))
-    return _part(cases) if options.quick else cases
+    if options.quick:
+        return quick_cases(spec, dtypes, kernels)
+    return list(matrix(spec, dtypes, kernels))
 
 
-def _part(cases: Sequence[Case]) -> list[Case]:
+def quick_cases(
+    spec: OperatorSpec, dtypes: Mapping[str, DType], kernels: Sequence[Kernel]
+) -> list[Case]:
     """Less than half of the matrix: every kind of values, layout and attribute, on fewer shapes.
 
     Shapes come in pairs of cases with other values: a kernel that keeps the answer of an earlier
     call is only found by these.
     """
+    cases = list(matrix(spec, dtypes, kernels))
     usual = cases[0].attributes
     return [
         case

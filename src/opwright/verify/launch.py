@@ -133,7 +133,7 @@ def run_case(
             if outcome.fault is not None:
                 return Checked(_problem(outcome.fault, launch.threads))
             assert outcome.output is not None
-            verdict = judge(outcome.output, prepared.expected, prepared.output)
+            verdict = _judge(outcome.output, prepared)
             if verdict.kind:
                 untouched = _holds(outcome.output, launch.poison) & verdict.wrong.reshape(-1)
                 if untouched.any():
@@ -156,6 +156,21 @@ def run_case(
     if kernel.deterministic and len({output.tobytes() for output in repeated}) > 1:
         return Checked(_not_repeatable(threads or 1), *first)
     return Checked(None, *first)
+
+
+def _judge(output: Array, prepared: Prepared) -> Verdict:
+    """As ``judge``; the same bytes as before, which take a fiftieth to compare, hold as before."""
+    for held, verdict in prepared.held:
+        if np.array_equal(_bytes(output), _bytes(held)):
+            return verdict
+    verdict = judge(output, prepared.expected, prepared.output)
+    if not verdict.kind:
+        prepared.held[:] = [(output, verdict)]
+    return verdict
+
+
+def _bytes(array: Array) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _problem(fault: Fault, threads: int) -> Problem:

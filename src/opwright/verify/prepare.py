@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from opwright.spec.errors import DeclarationError, OpwrightError
 from opwright.spec.operator import OperatorSpec, evaluate
 from opwright.spec.signature import Array
 from opwright.spec.tolerance import Bound, Tolerance, declared_bound, derived_bound
-from opwright.verify.compare import Expected, expect, judge
+from opwright.verify.compare import Expected, Verdict, expect, judge
 from opwright.verify.witness import witness
 
 # Kinds of values with which what is computed on the way may overflow.
@@ -26,7 +26,11 @@ _OVERFLOWING = ("huge", "overflow", "extremes", "special", "offset")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case with everything that all its kernels share."""
+    """A case with everything that all its kernels share.
+
+    ``held`` is the last output that was judged to hold, with its verdict: kernels that differ in
+    their tunables alone, and one kernel's launches, mostly give the very same.
+    """
 
     case: Case
     inputs: list[tuple[str, Array]]
@@ -36,6 +40,7 @@ class Prepared:
     shape: tuple[int, ...]
     witness: str
     witness_error: float
+    held: list[tuple[Array, Verdict]] = field(default_factory=list, compare=False)
 
 
 def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Prepared:

@@ -1,0 +1,248 @@
+"""opwright tune"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from opwright.bench.measure import Setup
+from opwright.catalog.find import Target, find
+from opwright.cli import common
+from opwright.spec.errors import MachineError, NothingSelectedError, UsageError
+from opwright.spec.kernel import Kernel
+from opwright.spec.operator import short_dtypes
+from opwright.tune.kernel import Tuned
+from opwright.tune.search import text
+from opwright.tune.strategies import STRATEGIES
+
+_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+SHOWN = 12  # configurations in a table; --json and the history have all
+
+
+def duration_of(value: str) -> float:
+    """Seconds of ``60``, ``60s``, ``2m``, ``500ms`` or ``1h``: above 0, at most a day."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|)", value.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= 86400:
+        raise click.BadParameter(f"{value!r} is no duration such as 60s, 2m or 500ms, up to a day")
+    return seconds
+
+
+@common.command
+@click.argument("targets", nargs=-1, required=True, metavar="OPERATOR[/KERNEL]...")
+@click.option("--dtype", help="Element type (default: the operator's first).")
+@click.option("--shape", multiple=True, help="Sizes, as m=127,n=8191,k=63; may be repeated.")
+@click.option("--threads", help="Numbers of threads, as 1,2 (default: what a call uses).")
+@click.option("--backend", help="Only kernels of this backend.")
+@click.option("--budget", type=duration_of, default="60s", help="Time in all: 60s, 2m.")
+@click.option("--strategy", default="auto", help=f"{', '.join(STRATEGIES)}.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random choices.")
+@click.option("--export", "to", type=click.Path(path_type=Path), help="Write what is kept as T4.")
+@click.option(
+    "--import", "source", type=click.Path(path_type=Path), help="Keep a T4 file's results."
+)
+def command(
+    output: common.Output,
+    targets: Sequence[str],
+    dtype: str | None,
+    shape: Sequence[str],
+    threads: str | None,
+    backend: str | None,
+    budget: float,
+    strategy: str,
+    seed: int,
+    to: Path | None,
+    source: Path | None,
+) -> None:
+    """Find the fastest verified parameters of kernels, for given shapes, within a time budget.
+
+    Every kernel with tunables is tuned at every shape; the budget is for all of them together. With
+    --import or --export nothing is tuned: results go from a file to the history, or to a file.
+    """
+    from opwright.backends.registry import backend_named
+    from opwright.cli.bench import setups_of
+    from opwright.cli.verify import of_backend
+    from opwright.dispatch.choose import thread_limit, why_not
+
+    common.several(strategy, "--strategy", [*STRATEGIES])
+    if source is not None or to is not None:
+        _exchange(output, [find(name) for name in targets], source, to)
+        return
+    jobs: list[tuple[Target, Kernel, Setup]] = []
+    reasons: list[str] = []
+    for target in [of_backend(find(name), backend) for name in targets]:
+        tunable = [k for k in target.kernels if k.tune]
+        if not tunable:
+            raise NothingSelectedError(f"{target.reference}: no kernel has tunables (tune={{...}})")
+        for kernel in tunable:
+            counts = [0] if threads is None else common.thread_counts(threads)
+            for setup in setups_of(target.spec, dtype, shape, (), counts, ["warm"]):
+                reason = why_not(target.spec, kernel, setup.dtypes)
+                if not reason and not backend_named(kernel.backend).timed:
+                    reason = f"the {kernel.backend} backend gives no times to choose by"
+                if reason:
+                    reasons.append(f"{target.reference}/{kernel.name}: {reason}")
+                # Of a kernel of one thread, all numbers of threads are the same.
+                elif kernel.threads or setup.threads == counts[0]:
+                    count = setup.threads or thread_limit(backend_named(kernel.backend))
+                    jobs.append((target, kernel, replace(setup, threads=count)))
+    for reason in dict.fromkeys(reasons):
+        output.say(reason)
+    if not jobs:
+        raise MachineError(f"nothing can be tuned on this machine: {'; '.join(reasons)}")
+    _tune(output, jobs, budget, strategy, seed)
+
+
+def _exchange(
+    output: common.Output, targets: Sequence[Target], source: Path | None, to: Path | None
+) -> None:
+    """Read ``source`` into the history, then write what it has of ``targets`` to ``to``."""
+    from opwright.backends.registry import backend_named
+    from opwright.tune import t4
+
+    names = {target.spec.name for target in targets}
+    with common.history() as history:
+        if source is not None:
+            try:
+                content = source.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"{source}: cannot be read: {error}") from None
+            every = t4.load(content, str(source))
+            found = [one for one in every if one.operator in names]
+            if not found:
+                raise NothingSelectedError(f"{source}: nothing of {', '.join(sorted(names))}")
+            probe = backend_named("cpu").probe()
+            facts = {"device": probe.device, **probe.details}
+            run = history.start_run(common.command_line(), probe.fingerprint, facts)
+            history.keep_configurations(run, found)
+            output.data.update(run=run, imported=len(found))
+            output.say(f"{len(found)} of {len(every)} results of {source} kept as run {run}")
+        if to is not None:
+            kernels = {(t.spec.name, k.name) for t in targets for k in t.kernels}
+            kept = [
+                one
+                for name in sorted(names)
+                for one in history.configurations(name)
+                if (name, one.kernel) in kernels
+            ]
+            if not kept:
+                raise NothingSelectedError(f"nothing of {', '.join(sorted(names))} was tuned yet")
+            try:
+                to.write_text(t4.export(kept), encoding="utf-8")
+            except OSError as error:
+                raise UsageError(f"{to}: cannot be written: {error.strerror}") from None
+            output.data["exported"] = len(kept)
+            output.say(f"{len(kept)} configurations written to {to}")
+
+
+def _tune(
+    output: common.Output,
+    jobs: Sequence[tuple[Target, Kernel, Setup]],
+    budget: float,
+    strategy: str,
+    seed: int,
+) -> None:
+    from opwright.backends.registry import backend_named
+    from opwright.report.formats import to_json
+    from opwright.tune.kernel import tune
+
+    end = time.monotonic() + budget
+    with common.history() as history:
+        probe = backend_named("cpu").probe()
+        facts = {"device": probe.device, **probe.details}
+        run = history.start_run(common.command_line(), probe.fingerprint, facts)
+        for number, (target, kernel, setup) in enumerate(jobs):
+            # What one job leaves over is for the others.
+            share = max(0.0, end - time.monotonic()) / (len(jobs) - number)
+            with common.progress_bar() as progress:
+                tuned = tune(
+                    target.spec,
+                    kernel,
+                    target.reference,
+                    setup,
+                    share,
+                    history,
+                    run,
+                    strategy=strategy,
+                    seed=seed,
+                    progress=progress,
+                )
+            output.data.setdefault("tuned", []).append(tuned_data(target, tuned))
+            output.findings += [to_json(f) for f in tuned.findings]
+            _show(output, target, tuned)
+            if tuned.found.winner is None:
+                output.exit_code = 1
+            if tuned.found.interrupted:
+                raise KeyboardInterrupt
+        output.data["run"] = run
+        output.say(f"recorded as run {run}")
+
+
+def _show(output: common.Output, target: Target, tuned: Tuned) -> None:
+    from opwright.cli.tables import configurations
+
+    setup = tuned.setup
+    words = [f"{target.spec.name}/{tuned.kernel.name}", short_dtypes(setup.dtypes)]
+    words += [f"{d}={n}" for d, n in setup.case.dims.items()]
+    plural = "" if setup.threads == 1 else "s"
+    output.say(f"{' '.join(filter(None, words))}, {setup.threads} thread{plural}, warm cache")
+    output.say(configurations(tuned, SHOWN))
+    for finding in tuned.findings:
+        output.say(f"{finding.kind}: {finding.message}\n  {finding.command}")
+    output.say(f"{conclusion(tuned)}\n")
+
+
+def conclusion(tuned: Tuned) -> str:
+    """Who won, by how much, and how sure that is."""
+    found = tuned.found
+    tried = f"{len(found.trials)} of {sum(1 for _ in tuned.kernel.space())} configurations tried"
+    if found.too_short:
+        return (
+            f"the time was too short to compare anything with the default: it stays, "
+            f"{text(tuned.default)} ({tried}); give a larger --budget"
+        )
+    if found.winner is None:
+        return f"no configuration held ({tried})"
+    gain = f", {tuned.gain:.2f} times as fast as the default" if tuned.gain is not None else ""
+    noise = f"noise {100 * found.noise:.1f}%" if found.noise else "no time to compare at length"
+    return f"{found.ranking.words}{gain} ({tried}; {noise})"
+
+
+def tuned_data(target: Target, tuned: Tuned) -> dict[str, Any]:
+    """One kernel's tuning for ``--json``: times in nanoseconds."""
+    found, setup = tuned.found, tuned.setup
+    return {
+        "operator": target.spec.name,
+        "kernel": tuned.kernel.name,
+        "dtypes": short_dtypes(setup.dtypes),
+        "shape": dict(setup.case.dims),
+        "threads": setup.threads,
+        "winner": dict(found.winner) if found.winner is not None else None,
+        "default": dict(tuned.default),
+        "gain": tuned.gain,
+        "tie": found.ranking.tie,
+        "tied": found.ranking.tied,
+        "noise": found.noise,
+        "too_short": found.too_short,
+        "complete": found.complete,
+        "interrupted": found.interrupted,
+        "words": conclusion(tuned),
+        "configurations": [
+            {
+                "params": dict(r.params),
+                "outcome": r.outcome,
+                "message": r.message,
+                "cases": r.cases,
+                "place": r.place,
+                "median_ns": r.times.median_ns if r.times else None,
+                "samples": len(r.times.samples) if r.times else 0,
+            }
+            for r in tuned.records.values()
+        ],
+    }

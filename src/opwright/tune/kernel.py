@@ -1,0 +1,418 @@
+"""Tuning one kernel at one shape: builds, verification, times, and what is kept of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault
+from opwright.backends.registry import backend_named
+from opwright.bench.measure import MIN_SAMPLE_NS, TIME_LIMIT, Setup
+from opwright.bench.stats import summary
+from opwright.dispatch.choose import forget
+from opwright.history.records import Configuration, Times
+from opwright.history.store import History
+from opwright.report.findings import Finding
+from opwright.spec.cases import Case, check_memory
+from opwright.spec.dtypes import DType
+from opwright.spec.errors import BuildError, OpwrightError
+from opwright.spec.kernel import Kernel
+from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.tune.search import Failure, Found, Search, Trial, text
+from opwright.tune.strategies import STRATEGIES, Params
+from opwright.verify.engine import LIMITED, quick_cases
+from opwright.verify.launch import Workers, run_case
+from opwright.verify.prepare import Prepared, prepare
+from opwright.verify.reproduce import verify_command
+from opwright.verify.trust import untrusted
+
+# A launch that takes so many times as long as the default's is taken to hang, but never one
+# shorter than two seconds: the machine may be busy for as long.
+HANG_FACTOR = 50.0
+LEAST_LIMIT = 2.0
+# What the default itself may take at least, of which nothing is known yet.
+FIRST_LIMIT = 10.0
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One kernel tuned in one setup; ``run`` is the history's."""
+
+    kernel: Kernel
+    setup: Setup
+    found: Found
+    run: int
+    records: Mapping[Params, Configuration]
+    findings: Sequence[Finding]
+
+    @property
+    def default(self) -> Params:
+        """The configuration that the row's lists begin with."""
+        return tuple(self.kernel.defaults.items())
+
+    @property
+    def gain(self) -> float | None:
+        """The default's time over the winner's; None where they were not both timed."""
+        trials, winner = self.found.trials, self.found.winner
+        one = trials.get(self.default)
+        if winner is None or one is None or not (one.relative and trials[winner].relative):
+            return None
+        return one.score / trials[winner].score
+
+
+def tune(
+    spec: OperatorSpec,
+    kernel: Kernel,
+    reference: str,
+    setup: Setup,
+    budget: float,
+    history: History,
+    run: int,
+    *,
+    strategy: str = "auto",
+    seed: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Tuned:
+    """Find the fastest configuration of ``kernel`` in ``budget`` seconds, and keep all in ``run``.
+
+    Nothing is timed before it was verified on the very inputs and on the quick matrix of cases.
+    What crashes, hangs, is wrong or does not compile is kept as such. A ``KeyboardInterrupt`` ends
+    the search, not the function: ``found.interrupted`` says so.
+
+    Raises ``MachineError`` where the kernel cannot run here or the setup does not fit in memory,
+    ``OpwrightError`` where the operator's own tolerance cannot be trusted.
+    """
+    backend = backend_named(kernel.backend)
+    check_memory(spec, setup.case, backend.memory_available())
+    space = [tuple(params.items()) for params in kernel.space()]
+    with _Laboratory(spec, kernel, reference, setup, backend, history, run, budget) as laboratory:
+        search = Search(
+            space,
+            laboratory,
+            budget,
+            preferred=laboratory.earlier_winner(),
+            seed=seed,
+            keep=laboratory.keep,
+            progress=progress,
+        )
+        found = search.run(STRATEGIES[strategy])
+        laboratory.settle(found)
+        forget(spec)
+        return Tuned(kernel, setup, found, run, laboratory.records, laboratory.findings)
+
+
+class _Laboratory:
+    """The kernel as the search sees it (a ``Subject``), and the history's records of it."""
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        kernel: Kernel,
+        reference: str,
+        setup: Setup,
+        backend: Backend,
+        history: History,
+        run: int,
+        budget: float,
+    ) -> None:
+        self.records: dict[Params, Configuration] = {}
+        self.findings: list[Finding] = []
+        self._spec = spec
+        self._kernel = kernel
+        self._reference = reference
+        self._setup = setup
+        self._backend = backend
+        self._history = history
+        self._run = run
+        self._machine = backend.probe().fingerprint
+        self._source_hash = history.keep_source(kernel.path)
+        self._time_limit = min(TIME_LIMIT, max(FIRST_LIMIT, budget))
+        self._threads = setup.threads if kernel.threads else 1
+        self._builds: dict[Params, Future[Artifact]] = {}
+        self._artifacts: dict[Params, Artifact] = {}
+        self._cases: dict[Params, int] = {}
+        self._first: dict[Params, float] = {}
+        self._calls: dict[Params, int] = {}
+        self._matrix: list[Prepared] | None = None
+        self._own: Prepared | None = None
+        self._opened = ExitStack()
+        self._workers: Workers | None = None
+        self._timer: tuple[Device, Buffers] | None = None
+        self._beside = _cores_beside(self._threads)
+        self._pool = ThreadPoolExecutor(max(1, len(self._beside)), initializer=self._keep_off)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._opened.close()
+
+    def _keep_off(self) -> None:
+        """Keep this thread, and the compilers that it starts, off the cores of the timed kernel."""
+        if self._beside:
+            os.sched_setaffinity(0, self._beside)
+
+    def prefetch(self, configurations: Sequence[Params]) -> None:
+        """See ``Subject.prefetch``."""
+        if self._beside:
+            for configuration in configurations:
+                self._build(configuration)
+
+    def _build(self, configuration: Params) -> Future[Artifact]:
+        if configuration not in self._builds:
+            self._builds[configuration] = self._pool.submit(
+                self._backend.build,
+                self._spec.signature,
+                self._kernel,
+                self._setup.dtypes,
+                dict(configuration),
+            )
+        return self._builds[configuration]
+
+    def verify(self, configuration: Params) -> Failure | None:
+        """See ``Subject.verify``: on the very inputs it will be timed on, then on the matrix."""
+        self._cases[configuration] = 0
+        try:
+            artifact = self._build(configuration).result()
+        except BuildError as error:
+            command = self._verify_command(configuration, self._setup.dtypes)
+            return self._failed(configuration, error.kind, str(error), error.diagnostics, command)
+        self._artifacts[configuration] = artifact
+        if self._own is None:
+            self._own = prepare(self._spec, self._setup.case, with_witness=False)
+        if failure := self._check(configuration, self._own, self._setup.threads):
+            # Refuted whatever the matrix says; a hang may be the time limit's fault.
+            if failure.kind != "hang":
+                self._history.record_verdict(artifact.key, self._machine, "wrong", 1, partial=True)
+            return failure
+        if self._history.verdict(artifact.key, self._machine) == "held":
+            return None
+        for number, prepared in enumerate(self._prepared_matrix()):
+            if failure := self._check(configuration, prepared, None, number):
+                self._history.record_verdict(
+                    artifact.key, self._machine, "wrong", self._cases[configuration]
+                )
+                return failure
+        self._history.record_verdict(
+            artifact.key, self._machine, "held", self._cases[configuration]
+        )
+        return None
+
+    def _prepared_matrix(self) -> list[Prepared]:
+        if self._matrix is None:
+            cases = quick_cases(self._spec, self._setup.dtypes, [self._kernel])
+            found = untrusted(self._spec, self._setup.dtypes, cases, self._reference)
+            if found:
+                raise OpwrightError(f"{found[0].message}; see: {found[0].command}")
+            self._matrix = [prepare(self._spec, case, with_witness=False) for case in cases]
+        return self._matrix
+
+    def _check(
+        self, configuration: Params, prepared: Prepared, threads: int | None, number: int = 0
+    ) -> Failure | None:
+        if self._workers is None:
+            openmp = "-fopenmp" in self._kernel.flags
+            self._workers = Workers(
+                self._opened.enter_context(self._backend.open(self._time_limit)),
+                self._opened.enter_context(self._backend.open(self._time_limit, LIMITED))
+                if openmp
+                else None,
+            )
+        checked = run_case(
+            self._workers,
+            self._artifacts[configuration],
+            self._kernel,
+            prepared,
+            threads,
+            number,
+            watch=number == 0,
+        )
+        self._cases[configuration] += 1
+        if checked.problem is None:
+            return None
+        problem = checked.problem
+        return self._failed(
+            configuration,
+            problem.kind,
+            f"{problem.message} at {prepared.case}, {problem.threads} threads",
+            problem.output,
+            self._verify_command(
+                configuration, prepared.case, problem.threads if problem.threads > 1 else 0
+            ),
+        )
+
+    def sample(self, configuration: Params) -> float | Failure:
+        """See ``Subject.sample``: one warm sample in a worker that only measures."""
+        assert self._own is not None  # it was verified
+        if self._timer is None:
+            device = self._opened.enter_context(self._backend.open(self._time_limit))
+            own = self._own
+            output = ("out", own.shape, own.output)
+            self._timer = device, device.upload(own.inputs, output, "aligned")
+        device, buffers = self._timer
+        taken = device.clock(
+            self._artifacts[configuration],
+            buffers,
+            self._own.values,
+            self._setup.threads,
+            "warm",
+            1,
+            MIN_SAMPLE_NS,
+        )
+        if isinstance(taken, Fault):
+            said = f"while it was timed: {taken.message}"
+            command = self._bench_command(configuration)
+            return self._failed(configuration, taken.kind, said, taken.output, command)
+        if configuration not in self._first:
+            self._first[configuration] = taken.first
+            self._limit(taken.values[0])
+        self._calls[configuration] = taken.calls
+        return taken.values[0]
+
+    def _limit(self, nanoseconds: float) -> None:
+        """After the first time of all: give up on the others sooner than on the default."""
+        limit = max(LEAST_LIMIT, HANG_FACTOR * nanoseconds * 1e-9)
+        if len(self._first) == 1 and limit < self._time_limit:
+            self._time_limit = limit
+            # New workers, with the new limit, are opened when they are needed.
+            self._opened.close()
+            self._workers = self._timer = None
+
+    def _failed(
+        self, configuration: Params, kind: str, message: str, output: str, command: str
+    ) -> Failure:
+        self.findings.append(
+            Finding(
+                kind=kind,
+                operator=self._spec.name,
+                kernel=self._kernel.name,
+                message=f"{text(configuration)}: {message}",
+                file=str(self._kernel.path),
+                case=str(self._setup.case),
+                command=command,
+                details={"output": output} if output else {},
+            )
+        )
+        return Failure(kind, message)
+
+    def _verify_command(
+        self, configuration: Params, what: Case | Mapping[str, DType], threads: int = 0
+    ) -> str:
+        name = f"{self._reference}/{self._kernel.name}"
+        chosen = {t: v for t, v in configuration if v != self._kernel.defaults[t]}
+        return verify_command(self._spec, name, what, params=chosen, threads=threads)
+
+    def _bench_command(self, configuration: Params) -> str:
+        case = self._setup.case
+        words = [
+            shlex.join(["opwright", "bench", f"{self._reference}/{self._kernel.name}"]),
+            case.sizes(self._spec.signature),
+            f"--threads {self._setup.threads}",
+            *(f"--param {t}={v}" for t, v in configuration),
+        ]
+        return " ".join(words)
+
+    def earlier_winner(self) -> Params | None:
+        """What the newest tuning of the very same build, shape and threads chose, if any."""
+        won = self._history.configurations(
+            self._spec.name,
+            self._kernel.name,
+            source_hash=self._source_hash,
+            machine=self._machine,
+            dtype=short_dtypes(self._setup.dtypes),
+            threads=self._threads,
+            place="won",
+        )
+        for record in reversed(won):
+            if record.shape != dict(self._setup.case.dims):
+                continue
+            if record.params.keys() != self._kernel.tune.keys():
+                return None
+            configuration = tuple((t, record.params[t]) for t in self._kernel.tune)
+            # The key covers what the record's columns do not: the headers that the source reads.
+            try:
+                built = self._build(configuration).result()
+            except BuildError:
+                return None
+            return configuration if built.key == record.artifact_key else None
+        return None
+
+    def keep(self, trials: Sequence[Trial]) -> None:
+        """Record what is known of ``trials`` by now."""
+        for trial in trials:
+            self.records[trial.configuration] = self._record(trial)
+        self._history.keep_configurations(
+            self._run, [self.records[trial.configuration] for trial in trials]
+        )
+
+    def settle(self, found: Found) -> None:
+        """Record who won; a default that only a lack of time left over is no winner."""
+        if found.too_short or found.winner is None:
+            return
+        tied = set(found.ranking.tied)
+        placed: list[tuple[Trial, Literal["tied", "won"]]] = []
+        for configuration, trial in found.trials.items():
+            if configuration == found.winner:
+                placed.append((trial, "won"))
+            elif text(configuration) in tied:
+                placed.append((trial, "tied"))
+        for trial, place in placed:
+            self.records[trial.configuration] = self._record(trial, place, found.noise)
+        self._history.keep_configurations(
+            self._run, [self.records[trial.configuration] for trial, _ in placed]
+        )
+
+    def _record(
+        self, trial: Trial, place: Literal["", "tied", "won"] = "", noise: float = 0.0
+    ) -> Configuration:
+        configuration = trial.configuration
+        artifact = self._artifacts.get(configuration)
+        times: Times | None = None
+        if trial.samples:
+            samples = tuple(trial.samples.values())
+            brief = summary(samples)
+            times = Times(
+                self._first[configuration],
+                *(brief.median, brief.low, brief.high),
+                samples,
+                self._calls[configuration],
+            )
+        return Configuration(
+            operator=self._spec.name,
+            kernel=self._kernel.name,
+            backend=self._kernel.backend,
+            machine=self._machine,
+            dtype=short_dtypes(self._setup.dtypes),
+            shape=dict(self._setup.case.dims),
+            threads=self._threads,
+            params=dict(configuration),
+            source_hash=artifact.source_hash if artifact else self._source_hash,
+            outcome=trial.failure.kind if trial.failure else "held",
+            message=trial.failure.message if trial.failure else "",
+            artifact_key=artifact.key if artifact else "",
+            compiler=artifact.compiler if artifact else "",
+            flags=artifact.flags if artifact else tuple(self._kernel.flags),
+            isa=self._kernel.isa,
+            cases=self._cases.get(configuration, 0),
+            build_seconds=artifact.seconds if artifact else 0.0,
+            place=place,
+            times=times,
+            noise=noise,
+        )
+
+
+def _cores_beside(threads: int) -> set[int]:
+    """The cores that a kernel of so many threads leaves to compilers; none where it needs all."""
+    return set(sorted(os.sched_getaffinity(0))[threads:])

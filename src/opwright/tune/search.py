@@ -1,0 +1,277 @@
+"""The search itself: what to measure when, what failed, and who wins. It knows no kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from opwright.bench.interleave import MIN_ROUNDS, RELATIVE_WIDTH
+from opwright.bench.stats import NEAR, Ranking, enough, noise_floor, rank
+from opwright.tune.strategies import Params, Scores, Strategy
+
+# The part of the budget for measuring the best once more, side by side, until they can be told
+# apart: what wins by five samples is as likely lucky as fast.
+FINAL_SHARE = 0.35
+# At most so many are in the final, none slower than this against the best so far.
+FINALISTS = 6
+FINAL_MARGIN = 1.15
+# The final's rounds: what is left of the budget is best spent on telling the best apart, up to
+# where intervals are an eighth of what 8 rounds give.
+FINAL_ROUNDS = 500
+# After a final, what looks this much slower than the best does not win, however large the noise.
+FINAL_NEAR = 0.04
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a configuration is out: the kind of the finding, and the words of it."""
+
+    kind: str
+    message: str
+
+
+class Subject(Protocol):
+    """What is tuned."""
+
+    def prefetch(self, configurations: Sequence[Params]) -> None:
+        """Begin building these, where that disturbs no measurement."""
+
+    def verify(self, configuration: Params) -> Failure | None:
+        """Build it and verify it; called once for each, before any sample."""
+
+    def sample(self, configuration: Params) -> float | Failure:
+        """One time in nanoseconds per call."""
+
+
+@dataclass
+class Trial:
+    """One configuration so far: ``samples`` by round, ``relative`` to the anchor in each round."""
+
+    configuration: Params
+    failure: Failure | None = None
+    samples: dict[int, float] = field(default_factory=dict)
+    relative: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        """The median time relative to the anchor's."""
+        return float(np.median(list(self.relative.values())))
+
+
+@dataclass(frozen=True)
+class Found:
+    """How a search ended.
+
+    ``winner`` is None when no configuration held. ``ranking`` names configurations as ``text``
+    does. ``too_short`` says that the budget did not suffice to compare anything with the default,
+    ``complete`` that the strategy had come to its end, ``interrupted`` that a person ended it.
+    """
+
+    winner: Params | None
+    ranking: Ranking
+    trials: Mapping[Params, Trial]
+    noise: float
+    too_short: bool
+    complete: bool
+    interrupted: bool
+
+
+def text(configuration: Params) -> str:
+    """A configuration in words: ``BLOCK=64 UNROLL=4``."""
+    return " ".join(f"{tunable}={value}" for tunable, value in configuration) or "default"
+
+
+class Search:
+    """One search. ``trials`` is what is known at any time, in the order of trying.
+
+    ``space`` has the default first. ``preferred`` is what won before: it is in the final, and wins
+    where it ties. ``keep`` is told of what is newly known, ``progress`` how far the search is.
+    """
+
+    def __init__(
+        self,
+        space: Sequence[Params],
+        subject: Subject,
+        budget: float,
+        *,
+        preferred: Params | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        keep: Callable[[Sequence[Trial]], None] = lambda _: None,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> None:
+        self.trials: dict[Params, Trial] = {}
+        self._space = space
+        self._subject = subject
+        self._clock = clock
+        self._end = clock() + budget
+        self._explore_until = clock() + budget * (1 - FINAL_SHARE)
+        self._preferred = preferred if preferred in space else None
+        self._random = np.random.default_rng(seed)
+        self._keep = keep
+        self._progress = progress
+        self._round = 0
+        self._anchor: Params | None = None
+        # Of the final: the complete rounds, and the anchor's second time over its first in each.
+        self._complete: list[int] = []
+        self._twin: list[float] = []
+
+    def run(self, strategy: Strategy) -> Found:
+        """Search until the strategy is done or the time is over, then decide."""
+        complete = interrupted = False
+        try:
+            complete = self._explore(strategy)
+            self._final()
+        except KeyboardInterrupt:
+            interrupted = True
+        return self._decide(complete, interrupted)
+
+    def _explore(self, strategy: Strategy) -> bool:
+        batches = strategy(self._space, self._random)
+        first = [self._space[0], *([self._preferred] if self._preferred else [])]
+        self._subject.prefetch(first)
+        self._measure(first, MIN_ROUNDS, self._explore_until)
+        try:
+            batch = next(batches)
+            while self._clock() < self._explore_until:
+                self._subject.prefetch([*batch.configurations, *batch.ahead])
+                scores = self._measure(batch.configurations, batch.rounds, self._explore_until)
+                batch = batches.send(scores)
+        except StopIteration:
+            return True
+        return False
+
+    def _measure(self, configurations: Sequence[Params], rounds: int, until: float) -> Scores:
+        """Verify and time; the scores of those that got times in these rounds."""
+        ready = [c for c in dict.fromkeys(configurations) if self._holds(c, until)]
+        if not ready:
+            return {}
+        self._anchor = self._anchor or ready[0]
+        timed = list(dict.fromkeys([self._anchor, *ready]))
+        done: set[Params] = set()
+        for _ in range(rounds):
+            if self._clock() >= until:
+                break
+            done |= self._take_round(timed, until)
+        self._keep([self.trials[c] for c in timed if c in done])
+        return {c: self.trials[c].score for c in ready if self._known(c)}
+
+    def _known(self, configuration: Params | None) -> bool:
+        return configuration in self.trials and bool(self.trials[configuration].relative)
+
+    def _holds(self, configuration: Params, until: float) -> bool:
+        if configuration not in self.trials:
+            if self._clock() >= until:
+                return False
+            self._report(f"verifying {text(configuration)}")
+            trial = Trial(configuration, self._subject.verify(configuration))
+            self.trials[configuration] = trial
+            if trial.failure is not None:
+                self._keep([trial])
+        return self.trials[configuration].failure is None
+
+    def _take_round(self, timed: Sequence[Params], until: float) -> set[Params]:
+        """One sample of each, in an order shuffled anew; none counts without the anchor's."""
+        number, self._round = self._round, self._round + 1
+        taken: dict[Params, float] = {}
+        for index in self._random.permutation(len(timed)):
+            configuration = timed[index]
+            trial = self.trials[configuration]
+            if trial.failure is not None or self._clock() >= until:
+                continue
+            self._report(f"measuring {text(configuration)}")
+            sample = self._subject.sample(configuration)
+            if isinstance(sample, Failure):
+                trial.failure = sample
+                trial.samples, trial.relative = {}, {}
+                self._keep([trial])
+                if configuration == self._anchor:
+                    self._lose_anchor()
+            else:
+                taken[configuration] = sample
+        if self._anchor in taken:
+            for configuration, sample in taken.items():
+                trial = self.trials[configuration]
+                trial.samples[number] = sample
+                trial.relative[number] = sample / taken[self._anchor]
+            return set(taken)
+        return set()
+
+    def _lose_anchor(self) -> None:
+        """The anchor failed while it was timed: times relative to it say nothing any more."""
+        self._anchor = None
+        for trial in self.trials.values():
+            trial.samples, trial.relative = {}, {}
+        held = [t.configuration for t in self.trials.values() if t.failure is None]
+        self._anchor = held[0] if held else None
+
+    def _best(self) -> Trial | None:
+        timed = [t for t in self.trials.values() if t.relative]
+        return min(timed, key=lambda t: t.score, default=None)
+
+    def _final(self) -> None:
+        """Measure the best once more, all in every round, the anchor twice."""
+        best = self._best()
+        if best is None or self._anchor is None:
+            return
+        near = sorted((t for t in self.trials.values() if t.relative), key=lambda t: t.score)
+        near = [t for i, t in enumerate(near) if i < 2 or t.score <= FINAL_MARGIN * best.score]
+        near = near[:FINALISTS]
+        always = [c for c in (self._anchor, self._preferred) if c is not None and self._known(c)]
+        timed = list(dict.fromkeys([*always, *(t.configuration for t in near)]))
+        if len(timed) == 1:
+            return
+        for _ in range(FINAL_ROUNDS):
+            number, anchor = self._round, self._anchor
+            done = self._take_round(timed, self._end)
+            timed = [c for c in timed if self.trials[c].failure is None]
+            if anchor != self._anchor or len(done) < len(timed) or self._clock() >= self._end:
+                break
+            again = self._subject.sample(anchor)
+            if isinstance(again, Failure):
+                break
+            self._complete.append(number)
+            self._twin.append(again / self.trials[anchor].samples[number])
+            relative = [[self.trials[c].relative[r] for r in self._complete] for c in timed]
+            if len(self._twin) >= 2 * MIN_ROUNDS and all(
+                enough(times, RELATIVE_WIDTH) for times in [*relative, self._twin]
+            ):
+                break
+        self._keep([self.trials[c] for c in timed if self._known(c)])
+
+    def _decide(self, complete: bool, interrupted: bool) -> Found:
+        timed = {c: t for c, t in self.trials.items() if t.relative}
+        order = [c for c in self._space if c in timed]
+        if self._preferred in order:
+            order.remove(self._preferred)
+            order.insert(0, self._preferred)
+        samples = {c: list(timed[c].relative.values()) for c in order}
+        noise, near = 0.0, NEAR
+        if len(self._complete) >= MIN_ROUNDS:
+            finalists = [c for c in order if timed[c].relative.keys() >= {*self._complete}]
+            samples = {c: [timed[c].relative[r] for r in self._complete] for c in finalists}
+            noise, near = noise_floor(self._twin, [1.0] * len(self._twin)), FINAL_NEAR
+        failed: dict[str, list[float]] = {
+            text(c): [] for c, t in self.trials.items() if t.failure is not None
+        }
+        ranking = rank({text(c): s for c, s in samples.items()} | failed, noise, near)
+        winner = next((c for c in order if text(c) == ranking.winner), None)
+        default = self._space[0]
+        sound = default not in self.trials or self.trials[default].failure is None
+        too_short = len(timed) <= 1 < len(self._space) and sound and not complete
+        if too_short:
+            winner = default
+        return Found(winner, ranking, self.trials, noise, too_short, complete, interrupted)
+
+    def _report(self, what: str) -> None:
+        if self._progress is None:
+            return
+        best = self._best()
+        so_far = ""
+        if best is not None and self._anchor is not None:
+            so_far = f"; best so far {text(best.configuration)}, {1 / best.score:.2f}x"
+        self._progress(len(self.trials), len(self._space), what + so_far)

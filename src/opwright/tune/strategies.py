@@ -1,0 +1,138 @@
+"""In which order a space of configurations is tried.
+
+A strategy is a generator. It yields batches, whose configurations are measured in turns with one
+another, and is sent the time of each relative to the default's (less is faster). What failed, and
+what the time did not suffice for, is not in what is sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Params = tuple[tuple[str, int], ...]  # a configuration: tunables and their values
+Scores = Mapping[Params, float]
+
+# Configurations in one batch: rounds stay short enough for the machine not to drift within one.
+BATCH = 8
+# Rounds that sort good from bad; the extremes of five samples enclose the median with 94 %.
+ROUNDS = 5
+# Up to so many configurations all are tried; with more, time is better spent near good ones.
+SMALL = 64
+# Successive halving starts with so many, of which the faster half is measured twice as long.
+STARTERS = 64
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Configurations to be measured in ``rounds`` turns; ``ahead`` are likely to come next."""
+
+    configurations: Sequence[Params]
+    rounds: int = ROUNDS
+    ahead: Sequence[Params] = ()
+
+
+Batches = Generator[Batch, Scores, None]
+Strategy = Callable[[Sequence[Params], np.random.Generator], Batches]
+
+
+def exhaustive(space: Sequence[Params], random: np.random.Generator) -> Batches:
+    """Every configuration, in the order of the row's lists."""
+    yield from _all(space)
+
+
+def shuffled(space: Sequence[Params], random: np.random.Generator) -> Batches:
+    """Every configuration, the default first and then in a random order."""
+    order = random.permutation(len(space) - 1) + 1
+    yield from _all([space[0], *(space[i] for i in order)])
+
+
+def local(space: Sequence[Params], random: np.random.Generator) -> Batches:
+    """From the default to the fastest neighbour, and on; where none is faster, from elsewhere.
+
+    Neighbours differ in one tunable, by one step among its values in numerical order.
+    """
+    known: dict[Params, float] = {}
+    tried: set[Params] = set()
+    neighbours = _neighbourhood(space)
+    start: Params | None = space[0]
+    while start is not None:
+        if start not in tried:
+            tried.add(start)
+            known |= yield Batch([start], ahead=neighbours(start))
+        here = start
+        # From what failed there is nowhere to go: its neighbours cannot be compared with it.
+        while here in known:
+            around = [c for c in neighbours(here) if c not in tried]
+            for batch in _batches(around):
+                tried.update(batch.configurations)
+                known |= yield batch
+            best = min((c for c in around if c in known), key=known.__getitem__, default=here)
+            if known[best] >= known[here]:
+                break
+            here = best
+        left = [c for c in space if c not in tried]
+        start = left[random.integers(len(left))] if left else None
+
+
+def halving(space: Sequence[Params], random: np.random.Generator) -> Batches:
+    """Successive halving: many measured briefly, the faster half of them twice as long, and on."""
+    order = random.permutation(len(space) - 1) + 1
+    left = [space[0], *(space[i] for i in order[: STARTERS - 1])]
+    rounds = 2
+    while True:
+        scores: dict[Params, float] = {}
+        for batch in _batches(left, rounds):
+            scores |= yield batch
+        left = sorted(scores, key=scores.__getitem__)[: -(-len(scores) // 2)]
+        if len(left) < 2:
+            return
+        rounds *= 2
+
+
+def automatic(space: Sequence[Params], random: np.random.Generator) -> Batches:
+    """All of a small space, local search in a large one."""
+    yield from (exhaustive if len(space) <= SMALL else local)(space, random)
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "auto": automatic,
+    "exhaustive": exhaustive,
+    "random": shuffled,
+    "local": local,
+    "halving": halving,
+}
+
+
+def _batches(configurations: Sequence[Params], rounds: int = ROUNDS) -> list[Batch]:
+    parts = [configurations[i : i + BATCH] for i in range(0, len(configurations), BATCH)]
+    following = itertools.zip_longest(parts, parts[1:], fillvalue=())
+    return [Batch(part, rounds, ahead) for part, ahead in following]
+
+
+def _all(space: Sequence[Params]) -> Batches:
+    for batch in _batches(space):
+        _ = yield batch  # whatever the scores: all are tried
+
+
+def _neighbourhood(space: Sequence[Params]) -> Callable[[Params], list[Params]]:
+    """The function that lists a configuration's neighbours in ``space``."""
+    values: dict[str, list[int]] = {}
+    for tunable, _ in space[0]:
+        values[tunable] = sorted({dict(params)[tunable] for params in space})
+    within = set(space)
+
+    def neighbours(params: Params) -> list[Params]:
+        found = []
+        for index, (tunable, value) in enumerate(params):
+            at = values[tunable].index(value)
+            for other in (at - 1, at + 1):
+                if 0 <= other < len(values[tunable]):
+                    step = (tunable, values[tunable][other])
+                    found.append((*params[:index], step, *params[index + 1 :]))
+        return [c for c in found if c in within]
+
+    return neighbours

@@ -1,0 +1,157 @@
+"""opwright tune: what it says, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from cli.tool import declare, finish, operator, opwright, plain, start, wait_for
+from operators import RIGHT
+from opwright.catalog.find import Target
+from opwright.cli.tune import duration_of
+from opwright.history.store import History
+
+USLEEP = 'extern "C" int usleep(unsigned);'
+BODY = RIGHT + "\n#if MODE == 0\nusleep(300);\n#elif MODE == 2\n#error no\n#endif\n"
+
+
+@pytest.fixture
+def target(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
+    monkeypatch.setattr("opwright.tune.search.FINAL_ROUNDS", 20)
+    return operator(tmp_path, {"v1": plain(BODY, USLEEP)}, {"v1": ', tune={"MODE": [0, 1, 2]}'})
+
+
+def test_a_tuning_as_text_and_as_json(target: Target) -> None:
+    ran = opwright("tune", target.reference, "--budget", "120s", "--shape", "2000")
+    assert ran.code == 0
+    assert re.search(r"MODE=1 +held .*won", ran.out)
+    assert re.search(r"MODE=2 +does-not-compile +- +- +-", ran.out)
+    assert re.search(
+        r"MODE=1 is the fastest, \d+\.\d\d times as fast as the default \(3 of 3", ran.out
+    )
+    assert "--param MODE=2" in ran.out
+    again = opwright("tune", target.reference, "--budget", "120s", "--shape", "2000", "--json").json
+    [tuned] = again["data"]["tuned"]
+    assert tuned["winner"] == {"MODE": 1} and tuned["default"] == {"MODE": 0}
+    assert tuned["gain"] > 2 and tuned["complete"] and not tuned["too_short"]
+    assert {c["params"]["MODE"]: c["outcome"] for c in tuned["configurations"]} == {
+        **{0: "held", 1: "held", 2: "does-not-compile"}
+    }
+    assert [f["kind"] for f in again["findings"]] == ["does-not-compile"]
+
+
+def test_a_budget_too_small_says_so(target: Target) -> None:
+    ran = opwright("tune", target.reference, "--budget", "1ms", "--shape", "2000")
+    assert ran.code == 0
+    assert "too short to compare anything with the default: it stays, MODE=0" in ran.out
+
+
+def test_nothing_that_holds_ends_with_1(tmp_path: Path, own_home: Path) -> None:
+    none = operator(tmp_path, {"v1": "#error no"}, {"v1": ', tune={"MODE": [0, 1]}'})
+    ran = opwright("tune", none.reference, "--budget", "120s", "--shape", "9")
+    assert ran.code == 1
+    assert "no configuration held (2 of 2 configurations tried)" in ran.out
+
+
+def test_export_and_import(target: Target, tmp_path: Path) -> None:
+    file = tmp_path / "t4.json"
+    assert opwright("tune", target.reference, "--export", file).code == 5
+    opwright("tune", target.reference, "--budget", "120s", "--shape", "2000")
+    assert opwright("tune", target.reference, "--export", file).code == 0
+    assert len(json.loads(file.read_text())["results"]) == 3
+    with History.open() as history:
+        before = {c.params["MODE"]: c for c in history.configurations("affine")}
+        history._db.execute("DELETE FROM configurations")
+    ran = opwright("tune", target.reference, "--import", file, "--json").json
+    assert ran["data"]["imported"] == 3
+    with History.open() as history:
+        after = {c.params["MODE"]: c for c in history.configurations("affine")}
+    assert {m: (c.outcome, c.place, c.artifact_key) for m, c in after.items()} == {
+        m: (c.outcome, c.place, c.artifact_key) for m, c in before.items()
+    }
+    assert opwright("tune", "matmul", "--import", file).code == 5
+    assert opwright("tune", "matmul", "--import", tmp_path / "none").code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--budget", "soon"], 2, "'soon' is no duration such as 60s"),
+        (["--budget", "0s"], 2, "no duration"),
+        (["--budget", "-3s"], 2, "no duration"),
+        (["--budget", "nan"], 2, "no duration"),
+        (["--budget", "30h"], 2, "no duration"),
+        (["--strategy", "guess"], 2, "'guess' is not among auto, exhaustive"),
+        (["--shape", "m=3"], 2, "m"),
+        (["--threads", "0"], 2, "--threads '0'"),
+        (["--dtype", "f99"], 2, "f99"),
+        (["--backend", "cuda"], 3, "no backend 'cuda'"),
+    ],
+)
+def test_bad_input(target: Target, words: list[str], code: int, said: str) -> None:
+    ran = opwright("tune", target.reference, *words)
+    assert ran.code == code
+    assert said in ran.err
+
+
+def test_an_operator_without_tunables(tmp_path: Path, own_home: Path) -> None:
+    ran = opwright("tune", operator(tmp_path, {"v1": RIGHT}).reference)
+    assert ran.code == 5
+    assert "no kernel has tunables" in ran.err
+
+
+ELSEWHERE = '''
+@operator(dtypes={"T": ["f32"]}, flops="n")
+def twice(x: Tensor[T, "n"]) -> Tensor[T, "n"]:
+    """2 x"""
+    return 2 * x
+
+twice.kernels(
+    Kernel("cpu_v1.cpp", change="loop", tune={"MODE": [0, 1]}),
+    Kernel("npu_v1.cpp", change="of a machine that is not here", tune={"MODE": [0, 1]}),
+)
+'''
+TWICE = """extern "C" void twice(const T* x, T* out, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = 2 * x[i];
+}
+"""
+
+
+def test_what_cannot_run_here_is_said_and_the_others_are_tuned(
+    tmp_path: Path, own_home: Path
+) -> None:
+    folder = declare(tmp_path / "twice", ELSEWHERE, {"cpu_v1.cpp": TWICE, "npu_v1.cpp": TWICE})
+    ran = opwright("tune", folder, "--budget", "1ms")
+    assert ran.code == 0
+    assert "npu_v1: no backend 'npu' is installed" in ran.out
+    assert "twice/cpu_v1 f32" in ran.out
+    alone = opwright("tune", f"{folder}/npu_v1")
+    assert alone.code == 3 and "nothing can be tuned on this machine" in alone.err
+
+
+def test_durations() -> None:
+    assert [duration_of(t) for t in ("60s", "2m", "500ms", "1h", "7", "1.5m")] == [
+        *(60, 120, 0.5, 3600, 7, 90)
+    ]
+
+
+def test_ctrl_c_keeps_what_is_known_and_ends_with_130(target: Target) -> None:
+    words = ("tune", target.reference, "--budget", "100s", "--shape", "2000")
+    process = start(*words, "--strategy", "halving", "--json")
+
+    def measured() -> bool:
+        with History.open() as history:
+            return any(c.times for c in history.configurations("affine"))
+
+    wait_for(measured, 60)
+    process.send_signal(signal.SIGINT)
+    ran = finish(process)
+    if ran.code != 0:  # it may have been done just then
+        assert ran.code == 130
+        [tuned] = ran.json["data"]["tuned"]
+        assert tuned["interrupted"]
+        assert any(c["median_ns"] for c in tuned["configurations"])

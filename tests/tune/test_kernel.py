@@ -1,0 +1,297 @@
+"""Tuning kernels that are built and run: what fails, what is kept, and what calls make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cli.tool import declare, empty_history, operator, plain
+from operators import RIGHT
+from opwright.backends.registry import backend_named
+from opwright.bench.measure import Setup
+from opwright.catalog.find import Target, find
+from opwright.dispatch.choose import choose, forget
+from opwright.history.records import Configuration
+from opwright.history.store import History
+from opwright.spec.cases import selected_case
+from opwright.spec.dtypes import dtype_named
+from opwright.spec.errors import OpwrightError
+from opwright.spec.operator import parse_dtypes
+from opwright.tune import kernel as module
+from opwright.tune.kernel import Tuned, tune
+
+F32 = {"T": dtype_named("f32")}
+USLEEP = 'extern "C" int usleep(unsigned); [[maybe_unused]] static int calls;'
+# What each value of MODE does: 1 is right and fast, 0 is right and takes half a millisecond more.
+BODY = (
+    RIGHT
+    + """
+#if MODE == 0
+    usleep(500);
+#elif MODE == 2
+    *(volatile int*)8 = 1;
+#elif MODE == 3
+    if (n > 3) out[3] = T(77.0f);
+#elif MODE == 4
+    #error this mode is not for this machine
+#elif MODE == 5
+    for (volatile bool on = true; on;) usleep(1000);
+#elif MODE == 6
+    if (++calls > 3000) *(volatile int*)8 = 1;
+#elif MODE == 7
+    usleep(4);
+#endif
+"""
+)
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("opwright.tune.search.FINAL_ROUNDS", 20)  # a second at most
+    return empty_history(tmp_path / "home", monkeypatch)
+
+
+@pytest.fixture
+def history() -> Iterator[History]:
+    with History.open() as opened:
+        yield opened
+
+
+def tunable(folder: Path, modes: str, body: str = BODY) -> Target:
+    return operator(folder, {"v1": plain(body, USLEEP)}, {"v1": f', tune={{"MODE": {modes}}}'})
+
+
+def tuned_at(
+    target: Target, history: History, shape: str, budget: float = 120.0, **more: Any
+) -> Tuned:
+    spec = target.spec
+    [dtypes] = parse_dtypes(spec.signature, "f32" if spec.signature.variables else "")
+    setup = Setup(selected_case(spec, dtypes, shape), 1, "warm")
+    run = history.start_run("tune", backend_named("cpu").probe().fingerprint, {})
+    return tune(spec, target.kernels[0], target.reference, setup, budget, history, run, **more)
+
+
+def kept(history: History, name: str = "affine", **key: Any) -> dict[int, Configuration]:
+    return {c.params["MODE"]: c for c in history.configurations(name, **key)}
+
+
+def test_what_fails_is_recorded_as_such_and_tuning_goes_on(
+    tmp_path: Path, history: History
+) -> None:
+    target = tunable(tmp_path, "[0, 2, 3, 4, 5, 6, 1]")
+    found = tuned_at(target, history, "300")
+    assert found.found.winner == (("MODE", 1),)
+    assert found.gain is not None and found.gain > 20  # half a millisecond against microseconds
+    outcomes = {mode: c.outcome for mode, c in kept(history).items()}
+    assert outcomes[0] == outcomes[1] == "held"
+    assert outcomes[2] == outcomes[6] == "crash"
+    assert outcomes[4] == "does-not-compile"
+    assert outcomes[5] == "hang"
+    assert outcomes[3] not in ("held", "crash", "hang")
+    by_mode = kept(history)
+    for mode in (2, 3, 4, 5, 6):  # B7
+        assert by_mode[mode].times is None and by_mode[mode].place == ""
+        assert (("MODE", mode),) not in [c for c, t in found.found.trials.items() if t.relative]
+    assert "while it was timed" in by_mode[6].message
+    assert by_mode[6].cases > 40 and by_mode[2].cases == 1
+    assert "not for this machine" in by_mode[4].message
+    assert by_mode[1].place == "won" and by_mode[0].place == ""
+    commands = {f.message.split(":")[0]: f.command for f in found.findings}
+    assert set(commands) == {f"MODE={mode}" for mode in (2, 3, 4, 5, 6)}
+    assert all("--param MODE=3" in c for m, c in commands.items() if m == "MODE=3")
+    assert commands["MODE=6"].startswith("opwright bench")
+
+
+def test_two_tunings_in_a_row_name_the_same_winner(tmp_path: Path, history: History) -> None:
+    target = tunable(tmp_path, "[0, 8, 9, 10, 1, 11]")  # but for 0 all are the same code
+    first = tuned_at(target, history, "5000")
+    again = tuned_at(target, history, "5000", seed=1)
+    assert first.found.winner == again.found.winner != (("MODE", 0),)
+    assert first.found.ranking.tie and again.found.ranking.tie
+    places = [c.place for c in history.configurations("affine", run=again.run)]
+    assert places.count("won") == 1 and "tied" in places
+
+
+def test_a_call_runs_what_was_tuned_and_says_where_it_was(tmp_path: Path, history: History) -> None:
+    target = tunable(tmp_path, "[0, 1]")
+    x = np.arange(5000, dtype=np.float32)
+    before = choose(target.spec, "", F32, {"n": 5000})
+    assert before.params == {"MODE": 0} and before.tuned_at is None
+    tuned_at(target, history, "5000")
+    at, near, far = (choose(target.spec, "", F32, {"n": n}) for n in (5000, 4999, 100))
+    assert at.params == {"MODE": 1} and at.tuned_at == {"n": 5000}
+    # Not measured there: the sizes it was tuned at tell.
+    assert near.params == {"MODE": 1} and near.tuned_at == {"n": 5000}
+    assert far.params == {"MODE": 0} and far.tuned_at is None
+    np.testing.assert_array_equal(target.spec(x, scale=2.0), 2 * x + 1)
+    bound = target.spec.kernel("cpu_v1")(x, scale=2.0)
+    np.testing.assert_array_equal(bound, 2 * x + 1)
+    # Of two tuned sizes in one class, each has its own.
+    tuned_at(tunable(tmp_path / "b", "[0]"), history, "4500")
+    assert choose(target.spec, "", F32, {"n": 5000}).tuned_at == {"n": 5000}
+
+
+def test_tuning_a_lower_rung_says_nothing_of_those_above(tmp_path: Path, history: History) -> None:
+    bodies = {"v1": plain(BODY, USLEEP), "v2": RIGHT}
+    target = operator(tmp_path, bodies, {"v1": ', tune={"MODE": [0, 1]}'})
+    tuned_at(target, history, "5000")
+    assert choose(target.spec, "", F32, {"n": 5000}).kernel == "cpu_v2"
+    assert choose(target.spec, "cpu_v1", F32, {"n": 5000}).params == {"MODE": 1}
+
+
+@pytest.mark.parametrize("change", ["source", "header", "flags", "machine", "dtype", "threads"])
+def test_a_changed_key_misses(tmp_path: Path, history: History, change: str) -> None:
+    body = '\n#include "part.h"\n' + BODY
+    (tmp_path / "affine").mkdir()
+    header = tmp_path / "affine" / "part.h"
+    header.write_text("// first\n")
+    target = tunable(tmp_path, "[0, 1]", body)
+    tuned_at(target, history, "5000")
+    assert choose(target.spec, "", F32, {"n": 5000}).params == {"MODE": 1}
+    dtypes = F32
+    if change == "source":
+        with target.kernels[0].path.open("a") as file:
+            file.write("// changed\n")
+    elif change == "header":
+        header.write_text("if (n) usleep(1);\n")
+    elif change == "flags":
+        [row] = target.spec.rows
+        target.spec.rows = (replace(row, flags=["-fno-unroll-loops"]),)
+    elif change == "dtype":
+        dtypes = {"T": dtype_named("bf16")}
+    elif change in ("machine", "threads"):
+        [won] = history.configurations("affine", place="won")
+        history._db.execute("DELETE FROM configurations")
+        other = {"machine": "another"} if change == "machine" else {"threads": 7}
+        history.keep_configurations(won.run, [replace(won, **other)])
+    forget(target.spec)
+    chosen = choose(target.spec, "", dtypes, {"n": 5000})
+    assert chosen.params == {"MODE": 0} and chosen.tuned_at is None
+
+
+def test_a_verdict_that_is_lost_is_made_again_for_the_tuned_build(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the history trusts is the configuration that runs, not the default's."""
+    target = tunable(tmp_path, "[0, 1]")
+    tuned_at(target, history, "5000")
+    history._db.execute("DELETE FROM verdicts")
+    forget(target.spec)
+    assert choose(target.spec, "", F32, {"n": 5000}).params == {"MODE": 1}
+    [row] = history._db.execute("SELECT artifact_key FROM verdicts").fetchall()
+    assert row["artifact_key"] == kept(history, place="won")[1].artifact_key
+
+
+def test_a_budget_too_small_records_no_winner(tmp_path: Path, history: History) -> None:
+    target = tunable(tmp_path, "[0, 1]")
+    found = tuned_at(target, history, "5000", budget=0.001)
+    assert found.found.too_short and found.found.winner == found.default
+    assert history.configurations("affine", place="won") == []
+
+
+def test_an_interruption_keeps_what_was_measured(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tunable(tmp_path, "[7, 1]")
+    taken = module._Laboratory.sample
+    calls = 0
+
+    def sample(self: Any, configuration: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 18:
+            raise KeyboardInterrupt
+        return taken(self, configuration)
+
+    monkeypatch.setattr(module._Laboratory, "sample", sample)
+    found = tuned_at(target, history, "5000")
+    assert found.found.interrupted
+    assert {c.outcome for c in kept(history).values()} == {"held"}
+    assert kept(history)[1].times is not None and kept(history, place="won")
+
+
+SUM = '''
+@operator(dtypes={"T": ["f32"]}, flops="n")
+def total(x: Tensor[T, "n"]) -> Tensor[T, "1"]:
+    """The sum of x."""
+    return x.sum(keepdims=True)
+
+total.kernels(Kernel("cpu_v1.cpp", change="loop", tune={"MODE": [0, 1, 2, 3, 4, 5]}))
+'''
+DOUBLE = '''
+@operator(dtypes={"T": ["f32"]}, flops="n")
+def twice(x: Tensor[T, "n"]) -> Tensor[T, "n"]:
+    """2 x"""
+    x *= 2
+    return x
+
+twice.kernels(Kernel("cpu_v1.cpp", change="loop", tune={"MODE": [0, 1, 2, 3, 4, 5]}))
+'''
+# Modes 1 and 2 accumulate into what is there, in the output and in a variable of their own.
+SUM_KERNEL = """
+[[maybe_unused]] static double kept;
+extern "C" void total(const T* x, T* out, int64_t n) {
+    double sum = 0;
+#if MODE == 1
+    sum = out[0];
+#elif MODE == 2
+    sum = kept;
+#endif
+    for (int64_t i = 0; i < n; ++i) sum += x[i];
+    kept = sum;
+    out[0] = T(sum);
+}
+"""
+# Mode 1 doubles in place; mode 2 doubles what its last call had left.
+DOUBLE_KERNEL = """
+extern "C" void twice(const T* x, T* out, int64_t n) {
+#if MODE == 1
+    for (int64_t i = 0; i < n; ++i) out[i] = const_cast<T*>(x)[i] *= 2;
+#elif MODE == 2
+    for (int64_t i = 0; i < n; ++i) out[i] = out[i] == x[i] * 2 ? out[i] * 2 : x[i] * 2;
+#else
+    for (int64_t i = 0; i < n; ++i) out[i] = x[i] * 2;
+#endif
+}
+"""
+
+
+def test_b5_accumulating_kernels_are_right_on_the_first_call(
+    tmp_path: Path, history: History
+) -> None:
+    target = find(str(declare(tmp_path / "total", SUM, {"cpu_v1.cpp": SUM_KERNEL})))
+    found = tuned_at(target, history, "n=120")
+    ones = np.ones(120, np.float32)
+    out = np.full(1, 1000, np.float32)
+    assert target.spec(ones, out=out)[0] == 120
+    assert target.spec(ones)[0] == 120
+    assert len(found.found.trials) == 6
+    assert {m: c.outcome == "held" for m, c in kept(history, "total").items()} == {
+        **dict.fromkeys((0, 3, 4, 5), True),
+        **dict.fromkeys((1, 2), False),
+    }
+
+
+def test_b5_in_place_kernels_are_right_on_the_first_call(tmp_path: Path, history: History) -> None:
+    target = find(str(declare(tmp_path / "twice", DOUBLE, {"cpu_v1.cpp": DOUBLE_KERNEL})))
+    tuned_at(target, history, "n=3")
+    x = np.array([1, 2, 3], np.float32)
+    np.testing.assert_array_equal(target.spec(x), [2, 4, 6])
+    np.testing.assert_array_equal(x, [1, 2, 3])
+    outcomes = {m: c.outcome for m, c in kept(history, "twice").items()}
+    assert outcomes[1] == "writes-input"
+    assert outcomes[0] == "held"
+
+
+def test_a_tolerance_that_cannot_be_trusted_is_an_error(tmp_path: Path, history: History) -> None:
+    declaration = DOUBLE.replace("flops", "tolerance=Tolerance(ulps=1e9), flops") + (
+        '\n@twice.known_wrong("three times")\ndef thrice(x):\n    return 3 * x\n'
+    )
+    target = find(str(declare(tmp_path / "twice", declaration, {"cpu_v1.cpp": DOUBLE_KERNEL})))
+    with pytest.raises(OpwrightError, match="known to be wrong"):
+        tuned_at(target, history, "n=3")

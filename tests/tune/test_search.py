@@ -1,0 +1,220 @@
+"""The search against subjects whose true times are known, by a clock of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from opwright.tune.search import Failure, Found, Search, Trial, text
+from opwright.tune.strategies import STRATEGIES, Params
+
+A, B, C, D = [(("X", i),) for i in range(4)]
+
+
+class Fake:
+    """Configurations with true times, in which a sample takes a second and has noise."""
+
+    def __init__(
+        self,
+        times: Mapping[Params, float],
+        noise: float = 0.0,
+        seed: int = 0,
+        wrong: Sequence[Params] = (),
+        crashes: Sequence[Params] = (),
+        drift: Callable[[float], float] = lambda _: 1.0,
+    ) -> None:
+        self.now = 0.0
+        self.verified: list[Params] = []
+        self.sampled: list[Params] = []
+        self._times = times
+        self._noise = noise
+        self._random = np.random.default_rng(seed)
+        self._wrong = wrong
+        self._crashes = crashes
+        self._drift = drift
+
+    def prefetch(self, configurations: Sequence[Params]) -> None:
+        pass
+
+    def verify(self, configuration: Params) -> Failure | None:
+        assert configuration not in self.verified
+        self.now += 1
+        self.verified.append(configuration)
+        return Failure("wrong", "0 is not 1") if configuration in self._wrong else None
+
+    def sample(self, configuration: Params) -> float | Failure:
+        assert configuration in self.verified
+        self.now += 1
+        self.sampled.append(configuration)
+        if configuration in self._crashes:
+            return Failure("crash", "SIGSEGV")
+        spread = self._random.lognormal(0, self._noise) if self._noise else 1.0
+        return self._times[configuration] * spread * self._drift(self.now)
+
+
+def search(
+    fake: Fake, budget: float, strategy: str = "exhaustive", preferred: Params | None = None
+) -> Found:
+    space = [A, B, C, D][: len(fake._times)]
+    found = Search(space, fake, budget, preferred=preferred, clock=lambda: fake.now)
+    return found.run(STRATEGIES[strategy])
+
+
+def test_b4_a_tie_within_noise_is_said_and_broken_the_same_way_every_time() -> None:
+    """True times 1.00, 1.01, 1.50 with 5 % noise, 20 tunings."""
+    winners = set()
+    for seed in range(20):
+        found = search(Fake({A: 1.00, B: 1.01, C: 1.50}, 0.05, seed), budget=400)
+        winners.add(found.winner)
+        assert found.ranking.tie
+        assert set(found.ranking.tied) == {"X=0", "X=1"}
+        assert "tie within noise" in found.ranking.words
+    assert winners == {A}
+
+
+def test_the_fastest_wins_whatever_its_place() -> None:
+    for strategy in STRATEGIES:
+        found = search(Fake({A: 1.0, B: 1.3, C: 0.5, D: 0.7}, 0.03), 1000, strategy)
+        assert found.winner == C, strategy
+        assert not found.ranking.tie
+        assert found.trials[C].score / found.trials[A].score == pytest.approx(0.5, rel=0.1)
+
+
+def test_times_are_compared_within_a_round_so_that_drift_does_not_decide() -> None:
+    """The machine gets slower by a factor of 20: the later of two batches looks slow."""
+    found = search(
+        Fake({A: 1.0, B: 1.0, C: 1.0, D: 0.8}, 0.01, drift=lambda now: 1 + now / 15), 300
+    )
+    assert found.winner == D
+
+
+def test_b7_what_fails_in_verification_or_timing_has_no_time_and_never_wins() -> None:
+    fake = Fake({A: 1.0, B: 0.1, C: 0.2, D: 0.9}, wrong=[B], crashes=[C])
+    found = search(fake, 1000)
+    assert found.winner == D
+    for configuration, kind in ((B, "wrong"), (C, "crash")):
+        trial = found.trials[configuration]
+        assert trial.failure is not None and trial.failure.kind == kind
+        assert not trial.samples and not trial.relative
+        assert text(configuration) not in found.ranking.ratios
+        assert text(configuration) in found.ranking.failed
+    assert B not in fake.sampled
+    assert fake.sampled.count(C) == 1
+
+
+def test_a_crash_in_the_final_takes_the_crown_away() -> None:
+    fake = Fake({A: 1.0, B: 0.5, C: 0.9})
+    once = fake.sample
+
+    def sample(configuration: Params) -> float | Failure:
+        late = configuration == B and fake.sampled.count(B) >= 7
+        return Failure("crash", "late") if late else once(configuration)
+
+    fake.sample = sample  # type: ignore[method-assign]
+    found = search(fake, 1000)
+    assert found.trials[B].failure is not None
+    assert found.winner == C
+
+
+def test_a_default_that_is_wrong_or_crashes_leaves_the_others() -> None:
+    assert search(Fake({A: 1.0, B: 0.8, C: 0.9}, wrong=[A]), 1000).winner == B
+    assert search(Fake({A: 1.0, B: 0.8, C: 0.9}, crashes=[A]), 1000).winner == B
+
+
+def test_nothing_that_holds_is_no_winner() -> None:
+    found = search(Fake({A: 1.0, B: 1.0}, wrong=[A, B]), 1000)
+    assert found.winner is None and not found.too_short
+    assert found.ranking.words == "no candidate could be timed"
+
+
+@pytest.mark.parametrize("budget", [0.1, 2.0, 8.0])
+def test_a_budget_too_small_leaves_the_default_and_says_so(budget: float) -> None:
+    found = search(Fake({A: 1.0, B: 0.1}), budget)
+    assert found.winner == A
+    assert found.too_short and not found.complete
+
+
+def test_the_budget_is_kept_but_for_the_step_under_way() -> None:
+    fake = Fake({A: 1.0, B: 0.9, C: 0.8, D: 0.7}, 0.2)
+    search(fake, 60)
+    assert fake.now <= 60 + 2
+
+
+def test_the_time_that_is_left_is_for_the_final_and_no_longer_than_needed() -> None:
+    fake = Fake({A: 1.0, B: 0.5})
+    found = search(fake, 1e6)
+    assert found.complete
+    assert fake.now < 100  # without noise 10 rounds settle it
+
+
+def test_an_interruption_keeps_what_is_known() -> None:
+    fake = Fake({A: 1.0, B: 0.5, C: 0.4, D: 0.3})
+    kept: list[Params] = []
+    once = fake.verify
+
+    def verify(configuration: Params) -> Failure | None:
+        if configuration == D:
+            raise KeyboardInterrupt
+        return once(configuration)
+
+    fake.verify = verify  # type: ignore[method-assign]
+    search_ = Search(
+        [A, B, C, D],
+        fake,
+        1000,
+        clock=lambda: fake.now,
+        keep=lambda trials: kept.extend(t.configuration for t in trials),
+    )
+
+    def one_by_one(space: Sequence[Params], random: np.random.Generator):  # type: ignore[no-untyped-def]
+        from opwright.tune.strategies import Batch
+
+        for configuration in space:
+            _ = yield Batch([configuration])
+
+    found = search_.run(one_by_one)
+    assert found.interrupted and not found.complete
+    assert found.winner == C
+    assert {A, B, C} <= set(kept)
+
+
+def test_what_won_before_wins_a_tie_but_nothing_else() -> None:
+    tie = {A: 1.0, B: 1.01, C: 1.5}
+    for seed in range(5):
+        assert search(Fake(tie, 0.05, seed), 1000, preferred=B).winner == B
+        assert search(Fake(tie, 0.05, seed), 1000, preferred=C).winner == A
+
+
+def test_two_searches_in_a_row_name_the_same_winner() -> None:
+    """Six within 1.5 % of one another: whoever won the first time wins again."""
+    times = {A: 1.000, B: 0.985, C: 0.990, D: 0.995}
+    for seed in range(10):
+        first = search(Fake(times, 0.05, seed), 400, "random")
+        again = search(Fake(times, 0.05, 100 + seed), 400, "random", preferred=first.winner)
+        assert again.winner == first.winner
+
+
+def test_noise_hides_no_loss_of_five_percent() -> None:
+    """95 % of the best: the default is 7 % slower, and the noise of a busy machine is 10 %."""
+    for seed in range(10):
+        found = search(Fake({A: 1.07, B: 1.0, C: 1.2}, 0.10, seed), 1000)
+        assert found.winner == B
+
+
+def test_progress_says_how_far_it_is_and_what_is_best_so_far() -> None:
+    said: list[tuple[int, int, str]] = []
+    fake = Fake({A: 1.0, B: 0.5, C: 0.8})
+    Search(
+        [A, B, C], fake, 1000, clock=lambda: fake.now, progress=lambda *words: said.append(words)
+    ).run(STRATEGIES["exhaustive"])
+    assert {total for _, total, _ in said} == {3}
+    assert said[-1][2].endswith("best so far X=1, 2.00x")
+
+
+def test_what_is_kept_is_told_as_it_is_found() -> None:
+    kept: list[Trial] = []
+    fake = Fake({A: 1.0, B: 0.5}, wrong=[B])
+    Search([A, B], fake, 100, clock=lambda: fake.now, keep=kept.extend).run(STRATEGIES["auto"])
+    assert {t.configuration for t in kept} == {A, B}
