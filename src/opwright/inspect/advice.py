@@ -127,7 +127,8 @@ def _few_operations(now: Situation) -> Iterator[Advice]:
     cycles = sum(passes(r) for r in rows.values())
     if top is None or cycles < total / 2:
         return
-    narrow = {i: r for i, r in rows.items() if r.bytes_used < 16 * r.requests}
+    element = 8 if now.work.double else 4  # bytes, in the type that is computed in
+    narrow = {i: r for i, r in rows.items() if r.bytes_used <= element * r.requests}
     four = {
         i: [replace(r, requests=r.requests // 4, wavefronts=r.wavefronts // 4)]
         for i, r in narrow.items()

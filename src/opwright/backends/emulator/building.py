@@ -27,10 +27,10 @@ _HEADERS = (
     "cooperative_groups/scan.h",
     "cuda_bf16.h",
     "cuda_fp16.h",
-    "curand_kernel.h",
     "math_constants.h",
     "opwright/device.h",
 )
+_OPTIONAL_HEADERS = ("curand_kernel.h",)  # not part of every CUDA installation
 _CUDA_TYPES = {"opw::bf16": "__nv_bfloat16", "opw::f16": "__half"}
 
 
@@ -61,6 +61,10 @@ def cuda_prelude(
     return "\n".join(
         [
             *(f"#include <{header}>" for header in _HEADERS),
+            *(
+                f"#if __has_include(<{header}>)\n#include <{header}>\n#endif"
+                for header in _OPTIONAL_HEADERS
+            ),
             "using std::int64_t;",
             *(f"#define {name} {value}" for name, value in {**types, **params}.items()),
             f"{cuda_prototype(signature, dtypes)};",

@@ -257,7 +257,7 @@ private:
         return total;
     }
 
-    std::vector<State*> states_ = std::vector<State*>(1 << 19);
+    State** states_ = zeroed<State*>(1 << 19);
     std::map<std::tuple<std::string, uint32_t, Space, std::string>, Cost> totals_;
 };
 

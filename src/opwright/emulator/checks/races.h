@@ -578,7 +578,7 @@ private:
     std::atomic<bool> confirmed_[16384] = {};
     std::mutex mutex_;
     std::unordered_map<uintptr_t, std::unique_ptr<Channel>> channels_;
-    std::vector<BlockState*> states_ = std::vector<BlockState*>(1 << 19);
+    BlockState** states_ = zeroed<BlockState*>(1 << 19);
 };
 
 }  // namespace opw::checks

@@ -25,6 +25,8 @@ public:
         low_ = reserve(span, MAP_PRIVATE);
         map_ = reinterpret_cast<std::atomic<uint32_t>*>(reserve(span / page * sizeof(uint32_t)));
         mprotect(reinterpret_cast<void*>(map_), span / page * sizeof(uint32_t), PROT_READ | PROT_WRITE);
+        by_number_ = reinterpret_cast<Allocation**>(reserve(limit * sizeof(Allocation*)));
+        mprotect(by_number_, limit * sizeof(Allocation*), PROT_READ | PROT_WRITE);
         // Far inside, so that an index that overflowed an int still lands in the region.
         next_ = low_ + span / 8;
         allocations_.emplace_back();  // number 0 stands for "none"
@@ -85,7 +87,7 @@ private:
     uintptr_t next_ = 0;
     std::atomic<uint32_t>* map_ = nullptr;
     std::deque<Allocation> allocations_;
-    std::vector<Allocation*> by_number_ = std::vector<Allocation*>(limit);
+    Allocation** by_number_ = nullptr;  // takes no room until it is used
 };
 
 // __device__, __constant__ and __managed__ variables: objects of the program itself.
