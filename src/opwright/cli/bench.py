@@ -218,6 +218,9 @@ def heading(target: Target, table: Table) -> str:
     return f"{' '.join(filter(None, words))}, {setup.threads} thread{plural}, {setup.cache} cache"
 
 
+NOISY = 0.2  # an A/A difference above which a table needs a warning
+
+
 def footnote(table: Table) -> str:
     """The witness's own time, the noise, and what was not timed and why."""
     from opwright.cli.tables import duration
@@ -228,6 +231,9 @@ def footnote(table: Table) -> str:
             f"{table.witness}: {duration(table.witness_summary.median)}; the same kernel against "
             f"itself differs by {100 * table.noise:.1f}% here (noise)"
         )
+        lines.append("speed-up and vs: medians of the ratios within each round of samples")
+        if table.noise > NOISY:
+            lines.append("too noisy to tell kernels apart that are closer than that: repeat it")
     starts = [
         f"{r.kernel.name} {r.report.artifact.seconds:.1f} s, {duration(r.samples.first)}"
         for r in table.rows

@@ -63,7 +63,7 @@ def _elsewhere(kernel: Kernel) -> str:
 def _show(output: common.Output, target: Target) -> None:
     from opwright.cli.tables import kernel_name, plain_table
 
-    summary = (target.spec.__doc__ or "").partition("\n")[0]
+    summary = (target.spec.__doc__ or "").partition("\n")[0].replace("``", "")
     output.say(f"{target.reference}: {summary}  ({_dtypes(target)})")
     table = plain_table("kernel", "change", "for", "why")
     table.columns[3].header = "can run here"

@@ -253,10 +253,18 @@ class OperatorSpec:
                 )
 
     def row(self, name: str) -> Kernel:
-        """The row called ``name`` or with that file name; raises ``UnknownNameError``."""
+        """The row called ``name`` or with that file name.
+
+        Raises ``UnknownNameError``, or ``UsageError`` for a file that is there but has no row.
+        """
         for row in self.rows:
             if name in (row.name, row.file):
                 return row
+        if Path(name).name == name and Path(name).suffix and (self.folder / name).is_file():
+            raise UsageError(
+                f"{name} is there but has no row; add Kernel({name!r}, change=...) to the list in "
+                f"{self.place.rpartition(':')[0]}"
+            )
         raise UnknownNameError("kernel", name, (r.name for r in self.rows), self.name)
 
     def known_wrong(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
