@@ -331,7 +331,9 @@ def matrix(
         for values in ("typical", "whole"):
             yield replace(base, dims=dims, leading=leading, values=values)
     middle = [s for s in every if 64 <= _cost(spec, *s) <= MATRIX_COST / 10] or every
-    chosen = [middle[len(middle) // 3], middle[len(middle) // 2], middle[-1]]
+    # Two with room in every dimension for what the values are about, and the last, a long one.
+    roomy = [s for s in middle if min(s[0].values(), default=0) >= 5] or middle
+    chosen = [roomy[len(roomy) // 3], roomy[len(roomy) // 2], middle[-1]]
     for seed, (dims, leading) in enumerate(chosen, 1):
         for values in kinds:
             yield replace(base, dims=dims, leading=leading, values=values, seed=seed)
