@@ -223,13 +223,13 @@ DECLARED = """
 def affine(x: Tensor[T, "..."], scale: float = 1.5) -> Tensor[T, "..."]:
     return scale * x + 1
 
-affine.kernels(Kernel("cpu_v1.cpp"), Kernel("ascend_v1.cpp"))
+affine.kernels(Kernel("cpu_v1.cpp"), Kernel("cuda_v1.cu"))
 """
 
 
 def test_a_kernel_of_another_platform_does_not_stop_those_of_this_one(tmp_path: Path) -> None:
     right = SIGNATURE + "{" + RIGHT + "}"
-    folder = declare(tmp_path / "both", DECLARED, {"cpu_v1.cpp": right, "ascend_v1.cpp": ""})
+    folder = declare(tmp_path / "both", DECLARED, {"cpu_v1.cpp": right, "opencl_v1.cl": ""})
     for words in (["verify", folder, "--shape", "9"], ["bench", folder, "--budget", "0.1"]):
         ran = opwright(*words, "--json")
         assert ran.code == 0
@@ -237,13 +237,13 @@ def test_a_kernel_of_another_platform_does_not_stop_those_of_this_one(tmp_path: 
         rows = data["reports"][0]["kernels"] if "reports" in data else data["tables"][0]["rows"]
         assert [(row["kernel"], row["verdict"]) for row in rows] == [
             ("cpu_v1", "held"),
-            ("ascend_v1", "not-run"),
+            ("opencl_v1", "not-run"),
         ]
-        assert "no backend 'ascend' is installed" in rows[1]["reason"]
+        assert "no backend 'opencl' is installed" in rows[1]["reason"]
         # The other platform's kernel alone: an error, not an empty success.
-        alone = opwright(words[0], folder / "ascend_v1", *words[2:])
+        alone = opwright(words[0], folder / "opencl_v1", *words[2:])
         assert alone.code == 3
-        assert "no backend 'ascend' is installed" in alone.err
+        assert "no backend 'opencl' is installed" in alone.err
 
 
 @pytest.mark.parametrize("command", ["verify", "bench"])

@@ -61,7 +61,8 @@ def load_profile(name: str) -> Profile:
     """The profile called ``name``; raises ``UnknownNameError`` with the names there are."""
     path = machines_dir() / f"{name.lower()}.toml"
     if not path.is_file() or path.parent != machines_dir():
-        raise UnknownNameError("device profile", name, profile_names(), "machines/")
+        names = profile_names()
+        raise UnknownNameError("device profile", name, names, f"machines/ ({', '.join(names)})")
     data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     values: dict[str, Number] = {}
     sources: dict[str, str] = {}

@@ -378,6 +378,7 @@ def _fault(findings: Sequence[Finding], printed: str) -> Fault | None:
                 details={**finding.details, "thread": finding.case, "accesses": finding.count},
             )
         )
+    faults.sort(key=lambda fault: fault.kind != "hang")  # each costs the time limit
     return replace(faults[0], also=tuple(faults[1:])) if faults else None
 
 
