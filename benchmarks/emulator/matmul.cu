@@ -1,7 +1,10 @@
-// A tiled matrix product: matmul N ROUNDS prints the fastest launch in seconds and a sum of the result.
+// A tiled matrix product: matmul N ROUNDS prints the fastest launch in seconds, the least
+// processor time of one, and a sum over the result.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <vector>
 
 #define TILE 16
@@ -32,17 +35,19 @@ int main(int argc, char** argv) {
     cudaMalloc(&c, bytes);
     cudaMemcpy(a, host.data(), bytes, cudaMemcpyHostToDevice);
     cudaMemcpy(b, host.data(), bytes, cudaMemcpyHostToDevice);
-    double best = 1e9;
+    double best = 1e9, best_processor = 1e9;
     for (int round = 0; round < rounds; ++round) {
         const auto began = std::chrono::steady_clock::now();
+        const std::clock_t processor = std::clock();
         matmul<<<dim3(blocks, blocks), dim3(TILE, TILE)>>>(a, b, c, n);
         cudaDeviceSynchronize();
         best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+        best_processor = std::min(best_processor, static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC);
     }
     cudaMemcpy(host.data(), c, bytes, cudaMemcpyDeviceToHost);
     double sum = 0;
     for (int i = 0; i < n * n; ++i) sum += host[i] * (i % 11);
-    std::printf("%.6f %.0f\n", best, sum);
+    std::printf("%.6f %.6f %.0f\n", best, best_processor, sum);
     cudaFree(a);
     cudaFree(b);
     cudaFree(c);
