@@ -223,7 +223,7 @@ DECLARED = """
 def affine(x: Tensor[T, "..."], scale: float = 1.5) -> Tensor[T, "..."]:
     return scale * x + 1
 
-affine.kernels(Kernel("cpu_v1.cpp"), Kernel("cuda_v1.cu"))
+affine.kernels(Kernel("cpu_v1.cpp"), Kernel("opencl_v1.cl"))
 """
 
 
