@@ -152,7 +152,7 @@ def _few_operations(now: Situation) -> Iterator[Advice]:
         top.file,
         top.line,
         f"a pass through shared memory feeds {operations:.2g} multiply-adds a lane: keep "
-        f"{_REGISTER_TILE} x {_REGISTER_TILE} results a thread in registers",
+        f"{_REGISTER_TILE} x {_REGISTER_TILE} times as many results a thread in registers",
         _gain(now, fewer),
     )
 

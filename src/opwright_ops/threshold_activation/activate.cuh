@@ -8,6 +8,6 @@ template <class Element> struct Activation {
     __device__ Element operator()(Element element) const {
         const Number x = static_cast<Number>(element);
         // NaN is above no threshold, and tanh of NaN is NaN.
-        return static_cast<Element>(x > threshold ? alpha * x + beta : tanh(x));
+        return static_cast<Element>(x > threshold ? fma(alpha, x, beta) : tanh(x));
     }
 };
