@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,8 @@ def opwright(*words: str | Path) -> Ran:
 def start(*words: str | Path, **more: Any) -> subprocess.Popen[str]:
     """Start a command as a process of its own, with pipes."""
     pipes: Mapping[str, Any] = {
+        # In the background of a shell script SIGINT is ignored, and children inherit that.
+        "preexec_fn": partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         "stdin": subprocess.DEVNULL,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
