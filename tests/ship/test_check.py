@@ -44,7 +44,7 @@ def test_the_whole_list_for_the_library_of_the_howto(prefix: Path) -> None:
 # Faults planted in a kernel, the item that finds each, and words of what it says.
 FAULTS = {
     "wrong at one size": (
-        RIGHT + " if (n == 17) out[3] += 1.0f;",
+        RIGHT + " if (n == 15) out[3] += 1.0f;",
         "",
         "verified: affine f32 baseline cpu_v1",
         "wrong-values",
@@ -69,7 +69,7 @@ FAULTS = {
         "unloading",
         "kB",
     ),
-    "never ends": (RIGHT + ' while (n == 17) asm volatile("");', "", "verified", "in time"),
+    "never ends": (RIGHT + ' while (n == 15) asm volatile("");', "", "verified", "in time"),
 }
 
 
@@ -87,17 +87,17 @@ def test_a_fault_is_found(tmp_path: Path, fault: str) -> None:
 
 
 def test_ship_keeps_no_library_that_is_wrong(tmp_path: Path) -> None:
-    folder = affine_folder(tmp_path / "affine", RIGHT + " if (n == 17) out[3] += 1.0f;")
+    folder = affine_folder(tmp_path / "affine", RIGHT + " if (n == 15) out[3] += 1.0f;")
     out = tmp_path / "out"
     code, said = opwright("ship", str(folder), "--out", str(out), "--name", "mine")
     assert code == 1
-    assert "the library is wrong, so it was not kept" in said and "n=17" in said
+    assert "the library is wrong, so it was not kept" in said and "n=15" in said
     assert not [p for p in out.rglob("*") if p.is_file() or p.is_symlink()]
 
 
 def test_the_command_reports_what_it_finds(tmp_path: Path) -> None:
     need("objdump")
-    folder = affine_folder(tmp_path / "affine", RIGHT + " if (n == 17) out[3] += 1.0f;")
+    folder = affine_folder(tmp_path / "affine", RIGHT + " if (n == 15) out[3] += 1.0f;")
     library = ship(folder, tmp_path / "out", "--verify", "none")
     code, said = opwright("check", str(library), "--quick", "--json")
     assert code == 1
