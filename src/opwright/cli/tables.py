@@ -123,21 +123,23 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
     for row in measured.rows:
         report = by_name.get(row.kernel.name, row.report)
         ran = report.cases > 0
-        wrong = row.verdict != "held"
+        rates = [_rate(row.gflops), *([_rate(row.gbs)] if memory else [])]
+        speed = [_time(row), *rates, _share(row), _times(row.speedup), _times(row.vs_witness)]
+        if row.verdict != "held":
+            speed = [row.verdict.upper(), *["-"] * (len(speed) - 1)]
         table.add_row(
             kernel_name(row.kernel),
             row.kernel.change,
             f"{report.held}/{report.cases}" if ran else "-",
             number(report.max_error) if report.worst else "-",
             number(report.witness_error) if report.worst else "-",
-            row.verdict.upper() if wrong else _time(row),
-            "-" if wrong or row.gflops is None else _three(row.gflops),
-            "-" if wrong or row.gbs is None else _three(row.gbs),
-            "-" if wrong else _share(row),
-            "-" if wrong else _times(row.speedup),
-            "-" if wrong else _times(row.vs_witness),
+            *speed,
         )
     return table
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else _three(value)
 
 
 def _share(row: Row) -> str:
