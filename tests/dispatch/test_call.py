@@ -269,3 +269,31 @@ def test_results_beyond_the_memory_are_refused_before_allocating(m: int) -> None
         matmul(np.broadcast_to(one, (m, 1)), np.broadcast_to(one, (1, m)))
     with pytest.raises(MachineError, match="GiB is available"):
         matmul(np.broadcast_to(one, (1, 1 << 50)), np.broadcast_to(one, (1 << 50, 1)))
+
+
+def test_times_with_one_thread_do_not_displace_a_rung_that_has_several(tmp_path: Path) -> None:
+    """A run with one thread must not leave the threaded rung out: it has no time with several."""
+    rows = {"threaded": ", threads=True"}
+    target = affine(tmp_path / "affine", {"plain": RIGHT, "threaded": RIGHT}, rows)
+    machine = backend_named("cpu").probe().fingerprint
+    f32 = {"T": dtype_named("f32")}
+
+    def record(name: str, ns: float) -> None:
+        row = target.spec.row(name)
+        with History.open() as history:
+            run = history.start_run("test", machine, {})
+            source = history.keep_source(row.path)
+            measured = Times(ns, ns, ns, ns, (ns,), 1)
+            shape = {"n": 1000}
+            history.add_result(
+                run,
+                Result(
+                    "affine", name, "cpu", "f32", "held", shape, 1, "warm",
+                    source_hash=source, times=measured,
+                ),
+            )  # fmt: skip
+
+    record("cpu_plain", 100.0)
+    assert choose(target.spec, "", f32, {"n": 1000}).kernel == "cpu_threaded"  # never timed
+    record("cpu_threaded", 50.0)
+    assert choose(target.spec, "", f32, {"n": 2000}).kernel == "cpu_threaded"

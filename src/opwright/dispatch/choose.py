@@ -237,16 +237,27 @@ def _by_speed(
         row = candidate.row
         backend = backend_named(row.backend)
         source = hashlib.sha256(row.path.read_bytes()).hexdigest()
-        machine, threads = backend.probe().fingerprint, _threads(backend, row)
-        for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads):
-            same = t.kernel == row.name and t.source_hash == source
-            if same and t.params == candidate.params and t.times is not None:
-                timed.setdefault(_sizes(t.shape), {})[row.name] = t.times.median_ns
+        machine = backend.probe().fingerprint
+        # A time with one thread is what several take at most.
+        for threads in {1, _threads(backend, row)}:
+            for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads):
+                same = t.kernel == row.name and t.source_hash == source
+                if same and t.params == candidate.params and t.times is not None:
+                    there = timed.setdefault(_sizes(t.shape), {})
+                    median = t.times.median_ns
+                    there[row.name] = min(median, there.get(row.name, median))
         # Tuning a lower rung says nothing of those above it, unless they have times there too.
         if candidate.tuned_at is not None:
             there = timed.setdefault(_sizes(candidate.tuned_at), {})
             if all(above.row.name in there for above in candidates[:index]):
                 there[row.name] = candidate.median
+    # A rung that was never timed there may be faster than those below it that were.
+    for found in timed.values():
+        untimed = False
+        for candidate in candidates:
+            untimed = untimed or candidate.row.name not in found
+            if untimed:
+                found.pop(candidate.row.name, None)
     distances = {sizes: _distance(dict(sizes), dims) for sizes, found in timed.items() if found}
     nearest = min(distances.values(), default=math.inf)
     if nearest <= math.log(NEAR):
