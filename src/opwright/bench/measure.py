@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
-from opwright.backends.operands import contiguous
+from opwright.backends.operands import contiguous, operands_for
 from opwright.backends.registry import backend_for, backend_named
 from opwright.bench.ceilings import Ceilings, Judgement, judge
 from opwright.bench.interleave import Candidate, Rounds, interleave
@@ -91,7 +91,13 @@ class _KernelCandidate:
     """A kernel in a worker; ``fault`` says how it ended if it did."""
 
     def __init__(
-        self, name: str, device: Device, artifact: Artifact, buffers: Buffers, setup: Setup
+        self,
+        name: str,
+        device: Device,
+        artifact: Artifact,
+        buffers: Buffers,
+        values: Sequence[int | float],
+        setup: Setup,
     ) -> None:
         self.name = name
         self.fault: Fault | None = None
@@ -100,14 +106,14 @@ class _KernelCandidate:
         self._device = device
         self._artifact = artifact
         self._buffers = buffers
+        self._values = values
         self._setup = setup
 
     def sample(self) -> float | None:
-        case = self._setup.case
         taken = self._device.clock(
             self._artifact,
             self._buffers,
-            [*case.dims.values(), *case.attributes.values()],
+            self._values,
             self._setup.threads,
             self._setup.cache,
             1,
@@ -401,7 +407,9 @@ def _time(
                 )
             assert row.report.artifact is not None
             device, buffers = opened[backend.name]
-            return _KernelCandidate(name, device, row.report.artifact, buffers, setup)
+            _, strides = operands_for(signature, row.kernel, inputs)
+            values = [*setup.case.dims.values(), *strides, *setup.case.attributes.values()]
+            return _KernelCandidate(name, device, row.report.artifact, buffers, values, setup)
 
         own = {row.kernel.name: candidate(row, row.kernel.name) for row in timed}
         # The last rung once more under another name: what differs between the two is noise.
