@@ -138,7 +138,7 @@ def test_an_attribute_of_several_words_is_an_index_with_constants() -> None:
     assert signature.c_prototype() == (
         "void act(const T* x, T* out, int64_t n, int64_t how, int64_t and_then)"
     )
-    prelude = signature.c_prelude({"T": DTYPES["f32"]})
+    prelude = signature.c_prelude({"T": DTYPES["f32"]}, Kernel("cpu_v1.cpp"))
     constants = {"how_none": 0, "how_relu6": 1, "how_2nd": 2, "and_then_no": 0}
     for name, value in constants.items():
         assert f"constexpr std::int64_t {name} = {value};" in prelude

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
-from opwright.backends.operands import contiguous
+from opwright.backends.operands import contiguous, operands_for
 from opwright.backends.registry import backend_for, backend_named
 from opwright.bench.ceilings import Ceilings, Judgement, judge
 from opwright.bench.interleave import Candidate, Rounds, interleave
@@ -96,8 +96,8 @@ class _KernelCandidate:
         device: Device,
         artifact: Artifact,
         buffers: Buffers,
-        setup: Setup,
         values: Sequence[int | float],
+        setup: Setup,
     ) -> None:
         self.name = name
         self.fault: Fault | None = None
@@ -106,8 +106,8 @@ class _KernelCandidate:
         self._device = device
         self._artifact = artifact
         self._buffers = buffers
-        self._setup = setup
         self._values = values
+        self._setup = setup
 
     def sample(self) -> float | None:
         taken = self._device.clock(
@@ -393,7 +393,6 @@ def _time(
     shape = signature.shape(signature.output, setup.case.dims, setup.case.leading)
     other = witness(spec, inputs, setup.case.attributes, output)
     named = [(p.name, a) for p, a in zip(signature.inputs, inputs, strict=True)]
-    values = signature.values(setup.case.dims, setup.case.attributes)
     with ExitStack() as stack:
         stack.enter_context(_witness_threads(setup.threads))
         opened: dict[str, tuple[Device, Buffers]] = {}
@@ -408,7 +407,9 @@ def _time(
                 )
             assert row.report.artifact is not None
             device, buffers = opened[backend.name]
-            return _KernelCandidate(name, device, row.report.artifact, buffers, setup, values)
+            _, strides = operands_for(signature, row.kernel, inputs)
+            values = signature.values(setup.case.dims, setup.case.attributes, strides)
+            return _KernelCandidate(name, device, row.report.artifact, buffers, values, setup)
 
         own = {row.kernel.name: candidate(row, row.kernel.name) for row in timed}
         # The last rung once more under another name: what differs between the two is noise.

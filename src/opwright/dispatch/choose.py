@@ -35,12 +35,17 @@ class Choice:
     and where it is not the sizes of a call, a neighbour's choice that nobody measured there.
     """
 
-    kernel: str
+    row: Kernel
     run: Callable[[Sequence[Array], Array, Sequence[int | float], int], None]
     threads: int
     run_at: Callable[[Sequence[int | float]], Callable[..., None]] | None = None
     params: Mapping[str, int] = field(default_factory=dict)
     tuned_at: Mapping[str, int] | None = None
+
+    @property
+    def kernel(self) -> str:
+        """Its name."""
+        return self.row.name
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def _forced(
 
 def _bound(backend: Backend, candidate: _Candidate, artifact: Artifact) -> Choice:
     return Choice(
-        candidate.row.name,
+        candidate.row,
         backend.bind(artifact),
         _threads(backend, candidate.row),
         backend.bind_addresses(artifact),

@@ -246,11 +246,19 @@ class OperatorSpec:
         taken = {self.name, *signature.dims, *signature.variables}
         taken |= {p.name for p in signature.tensors} | {s.name for s in signature.scalars}
         taken |= signature.constants.keys()
+        if row.strided:
+            for stride in signature.strides:
+                if stride in taken:
+                    raise UsageError(
+                        f"{row.name}: strided=True gives the C function an argument {stride}, "
+                        f"which is a name of {self.name} already: rename that"
+                    )
+                taken.add(stride)
         for tunable in row.tune:
             if tunable in taken:
                 raise UsageError(
                     f"{row.name}: tunable {tunable}, a macro, is a name of the C function too: "
-                    f"{signature.c_prototype()}"
+                    f"{signature.c_prototype(kernel=row)}"
                 )
 
     def row(self, name: str) -> Kernel:

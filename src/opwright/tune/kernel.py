@@ -143,7 +143,7 @@ class _Laboratory:
         self._own: Prepared | None = None
         self._opened = ExitStack()
         self._workers: Workers | None = None
-        self._timer: tuple[Device, Buffers] | None = None
+        self._timer: tuple[Device, Buffers, list[int | float]] | None = None
         self._beside = _cores_beside(self._threads)
         self._pool = ThreadPoolExecutor(max(1, len(self._beside)), initializer=self._keep_off)
 
@@ -260,12 +260,13 @@ class _Laboratory:
             device = self._opened.enter_context(self._backend.open(self._time_limit))
             own = self._own
             output = ("out", own.shape, own.output)
-            self._timer = device, device.upload(own.inputs, output, "aligned")
-        device, buffers = self._timer
+            inputs, values = own.operands(self._kernel)
+            self._timer = device, device.upload(inputs, output, "aligned"), values
+        device, buffers, values = self._timer
         taken = device.clock(
             self._artifacts[configuration],
             buffers,
-            self._own.values,
+            values,
             self._setup.threads,
             "warm",
             1,
