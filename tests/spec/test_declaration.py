@@ -156,6 +156,19 @@ def test_an_operator_without_any_dimension() -> None:
     assert twice.bench == ("",)
 
 
+def test_presets_of_shapes() -> None:
+    @operator(dtypes={"T": ["f32"]}, bench={"small": ["n=1", "n=2"], "big": ["n=9"]})
+    def twice(x: Tensor[T, "n"]) -> Tensor[T, "n"]:
+        return x
+
+    assert twice.bench == ("n=1", "n=2")
+    assert twice.preset("big") == ("n=9",)
+    with pytest.raises(
+        UnknownNameError, match="no preset named 'smal' in twice; did you mean smal"
+    ):
+        twice.preset("smal")
+
+
 @pytest.mark.parametrize("future", [False, True])
 def test_annotations_may_be_text_and_use_local_names(tmp_path: Path, future: bool) -> None:
     names = declare(
@@ -467,6 +480,22 @@ WRONG: dict[str, tuple[str, str]] = {
     "bench shape not in a list": (
         '@operator(dtypes={"T": ["f32"]}, bench="m=1,k=2")\n' + GOOD,
         "bench: expected a list",
+    ),
+    "bench without presets": (
+        '@operator(dtypes={"T": ["f32"]}, bench={})\n' + GOOD,
+        "bench={} has no presets",
+    ),
+    "preset of no shapes": (
+        '@operator(dtypes={"T": ["f32"]}, bench={"odd": []})\n' + GOOD,
+        "has no shapes",
+    ),
+    "preset of a wrong shape": (
+        '@operator(dtypes={"T": ["f32"]}, bench={"square": ["m=1,k=1"], "odd": ["m=1"]})\n' + GOOD,
+        "no size given for k",
+    ),
+    "preset of several words": (
+        '@operator(dtypes={"T": ["f32"]}, bench={"odd,square": ["m=1,k=1"]})\n' + GOOD,
+        "the preset 'odd,square' should be one word",
     ),
     "torch without a module": (
         '@operator(dtypes={"T": ["f32"]}, torch="matmul")\n' + GOOD,
