@@ -41,6 +41,61 @@ extern "C" void blend(const T* x, const U* w, V* out, int64_t batch, int64_t k, 
 }
 """,
     ),
+    # Leading dimensions that broadcast: the kernel computes one item.
+    "batched": (
+        """
+import numpy as np
+from opwright import Kernel, T, Tensor, U, V, operator
+
+@operator(dtypes={"T U V": ["f32", "f64", "bf16", "i8 i8 i32"]}, flops="2*m*n*k", torch="torch.matmul")
+def batched(a: Tensor[T, "#... m k"], b: Tensor[U, "#... k n"]) -> Tensor[V, "#... m n"]:
+    \"\"\"The products of matrices, item by item.\"\"\"
+    return a @ b
+
+@batched.gradient("a")
+def _(grad, a, b):
+    return grad @ np.swapaxes(b, -1, -2)
+
+@batched.gradient("b")
+def _(grad, a, b):
+    return np.swapaxes(a, -1, -2) @ grad
+
+batched.kernels(
+    Kernel("cpu_v1.cpp", change="three loops"),
+    Kernel("cpu_v2.cpp", change="any strides, threads", strided=True, threads=True),
+)
+""",
+        """
+extern "C" void batched(const T* a, const U* b, V* out, int64_t m, int64_t n, int64_t k) {
+    for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+            opw::acc_t<T> y = 0;
+            for (int64_t p = 0; p < k; ++p) y += opw::acc_t<T>(a[i * k + p]) * b[p * n + j];
+            out[i * n + j] = V(y);
+        }
+    }
+}
+""",
+        """
+#include "opwright/parallel.h"
+extern "C" void batched(const T* a, const U* b, V* out, int64_t m, int64_t n, int64_t k,
+                        int64_t a_m_stride, int64_t a_k_stride, int64_t b_k_stride,
+                        int64_t b_n_stride) {
+    opw::parallel_for(m, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+                opw::acc_t<T> y = 0;
+                for (int64_t p = 0; p < k; ++p) {
+                    y += opw::acc_t<T>(a[i * a_m_stride + p * a_k_stride]) *
+                         b[p * b_k_stride + j * b_n_stride];
+                }
+                out[i * n + j] = V(y);
+            }
+        }
+    });
+}
+""",
+    ),
     # Integers through floats and back: rounded half to even, and saturating.
     "quantized": (
         """
@@ -104,9 +159,10 @@ extern "C" void quantized(const T* x, const int8_t* w, const int32_t* bias, int8
 
 def write_operator(folder: Path, name: str, kernel: str = "") -> Path:
     """The operator's folder, with ``kernel`` in the place of its own where that is not empty."""
-    declaration, right = DECLARED[name]
+    declaration, *kernels = DECLARED[name]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "op.py").write_text(declaration.lstrip())
-    (folder / "cpu_v1.cpp").write_text((kernel or right).lstrip())
+    for number, source in enumerate([kernel or kernels[0], *kernels[1:]], 1):
+        (folder / f"cpu_v{number}.cpp").write_text(source.lstrip())
     (folder / "LICENSE").write_text("Terms of the test.\n")
     return folder

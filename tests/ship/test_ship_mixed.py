@@ -16,10 +16,10 @@ from ship.tools import need, opwright, python, run
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library of the operators, every variant verified through its C function."""
     root = tmp_path_factory.mktemp("mixed")
-    folder = write_operator(root / "blend", "blend")
+    folders = [str(write_operator(root / name, name)) for name in ("blend", "batched")]
     out = root / "out"
     words = ("--out", str(out), "--name", "mine", "--verify", "quick")
-    code, said = opwright("ship", str(folder), *words)
+    code, said = opwright("ship", *folders, *words)
     assert code == 0, said
     (wheel,) = (out / "python").glob("*.whl")
     shutil.unpack_archive(wheel, root / "site", "zip")
@@ -101,5 +101,39 @@ int main(void) {
 def test_a_library_of_ints_loads(tree: Path) -> None:
     library = ctypes.CDLL(str(tree / "out" / "lib" / "libmine.so"))
     library.mine_variants.restype = ctypes.c_char_p
-    variants = [line.split()[1] for line in library.mine_variants().decode().splitlines()]
-    assert variants == ["f32", "bf16", "T=i8,U=i8,V=i32", "T=u8,U=i8,V=i32"]
+    variants = [line.split() for line in library.mine_variants().decode().splitlines()]
+    assert [words[1] for words in variants if words[0] == "blend"] == [
+        *("f32", "bf16", "T=i8,U=i8,V=i32", "T=u8,U=i8,V=i32")
+    ]
+
+
+def test_leading_dimensions_broadcast(tree: Path) -> None:
+    code_text = """
+import mine, numpy as np
+random = np.random.default_rng(0)
+for a, b in (((), ()), ((2, 1), (1, 3)), ((3,), ()), ((), (2, 3)), ((5, 1, 2), (4, 1)), ((0,), ())):
+    x = random.integers(-4, 5, (*a, 3, 5)).astype(np.float32)
+    y = random.integers(-4, 5, (*b, 5, 4)).astype(np.float32)
+    for left in (x, x.swapaxes(-1, -2).copy().swapaxes(-1, -2), x[::-1, ...][::-1, ...]):
+        got = mine.batched(left, y)
+        assert got.shape == (x @ y).shape and (got == x @ y).all(), (a, b)
+    out = np.full((*got.shape[:-1], 8), 7, np.float32)
+    mine.batched(x, np.broadcast_to(y, (*b, 5, 4)), out=out[..., ::2], threads=3)
+    assert (out[..., ::2] == x @ y).all() and (out[..., 1::2] == 7).all()
+one = np.ones((2, 3, 4), np.float32)
+for other, out in (
+    (np.ones((3, 4, 5), np.float32), None),
+    (np.ones((4, 5), np.float32), np.zeros((3, 5), np.float32)),
+    (np.ones((4, 5), np.float32), np.zeros((1, 3, 5), np.float32)),
+):
+    try:
+        mine.batched(one, other, out=np.zeros((2, 3, 5), np.float32) if out is None else out)
+    except ValueError as error:
+        print(error)
+"""
+    lines = python(code_text, env={"PYTHONPATH": str(tree / "site")}).splitlines()
+    assert lines == [
+        "batched: the leading dimensions of a and b do not broadcast: 2 and 3",
+        "batched: out has 0 leading dimensions; those of the inputs broadcast to 1",
+        "batched: the leading dimensions of a and out do not broadcast: 2 and 1",
+    ]

@@ -16,7 +16,7 @@ from opwright.spec.cases import LAYOUTS, VALUES, Case, make_inputs, selected_cas
 from opwright.spec.dtypes import DTYPES, DType, dtype_named, dtype_of, short_dtypes
 from opwright.spec.errors import DTypeError, ShapeError, UnknownNameError, UsageError
 from opwright.spec.operator import parse_dtypes
-from opwright.spec.signature import parse_shape
+from opwright.spec.signature import Leading, parse_shape
 
 F32, F64, BF16, I8, U8 = (DTYPES[n] for n in ("f32", "f64", "bf16", "i8", "u8"))
 
@@ -53,6 +53,11 @@ def weighed(
     x: Tensor[T, "m k"], w: Tensor[U, "k"], after: Literal["none", "relu"] = "none"
 ) -> Tensor[V, "m"]:
     return np.maximum(x @ w, 0) if after == "relu" else x @ w
+
+
+@operator(dtypes={"T": ["f32"]})
+def items(a: Tensor[T, "#... m k"], b: Tensor[T, "k"], c: Tensor[T, "#... m"]) -> Tensor[T, "#..."]:
+    return (a @ b * c).sum(axis=-1)
 
 
 def np_dtypes(*names: Any) -> list[np.dtype[Any]]:
@@ -327,6 +332,30 @@ def test_any_text_is_a_shape_or_a_usage_error(text: str) -> None:
 # ------------------------------------------------------------------------------------ --dtype
 
 
+def test_leading_dimensions_that_broadcast() -> None:
+    dims = {"m": 4, "k": 5}
+    shapes: list[tuple[int, ...]] = [(2, 1, 4, 5), (5,), (3, 4)]
+    assert items.signature.settle_dims(shapes) == (dims, ((2, 1), (3,)))
+    assert items.signature.settle_dims([(4, 5), (5,), (4,)]) == (dims, ())
+    assert items.signature.shape(items.signature.output, dims, ((2, 1), (3,))) == (2, 3)
+    [a, b, c] = items.signature.inputs
+    assert [items.signature.shape(p, dims, ((2, 1), (3,))) for p in (a, b, c)] == shapes
+    assert parse_shape(items.signature, "...=2x1|3,m=4,k=5") == (dims, ((2, 1), (3,)))
+    assert parse_shape(items.signature, "m=4,...=7,k=5") == (dims, ((7,), (7,)))
+    assert parse_shape(items.signature, "...=scalar|3,m=4,k=5") == (dims, ((), (3,)))
+    assert parse_shape(items.signature, "...=scalar,m=4,k=5") == (dims, ())
+    for text, message in (
+        ("...=2|3|4,m=4,k=5", "with | between for each of a, c"),
+        ("...=2|3,m=4,k=5", "(2,) of a and (3,) of c do not broadcast"),
+        ("...=2x,m=4,k=5", "'2x' is no size"),
+        ("...=2,...=2,m=4,k=5", "... is given twice"),
+        ("...=2", "no size given for m, k"),
+    ):
+        with pytest.raises(ValueError if "broadcast" in message else UsageError) as caught:
+            parse_shape(items.signature, text)
+        assert message in str(caught.value)
+
+
 def test_dtype_options() -> None:
     assert parse_dtypes(product.signature, "bf16") == [{"T": BF16}]
     assert parse_dtypes(product.signature, "T=bf16") == [{"T": BF16}]
@@ -398,13 +427,17 @@ small = st.integers(0, 4)
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Any, Case]:
-    op = draw(st.sampled_from([product, shifted, scaled, square_only, plus, weighed]))
+    op = draw(st.sampled_from([product, shifted, scaled, square_only, plus, weighed, items]))
     signature = op.signature
     dtypes = draw(st.sampled_from(signature.choices()))
-    leading = tuple(draw(st.lists(small, max_size=3))) if signature.ellipsis else ()
+    leading: Leading = tuple(draw(st.lists(small, max_size=3))) if signature.ellipsis else ()
+    if signature.broadcasts:
+        leading = draw(
+            st.sampled_from([(), ((2, 3), (2, 3)), ((2, 1), (3,)), ((4,), ()), ((), (0,))])
+        )
     dims = {d: draw(small) for d in signature.dims}
     if signature.ellipsis:
-        dims[signature.ellipsis] = math.prod(leading)
+        dims[signature.ellipsis] = math.prod(map(int, leading))  # type: ignore[arg-type]
     attributes: dict[str, object] = {}
     for scalar in signature.scalars:
         kinds: dict[type, st.SearchStrategy[Any]] = {

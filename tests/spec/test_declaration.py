@@ -147,6 +147,18 @@ def test_an_attribute_of_several_words_is_an_index_with_constants() -> None:
     assert signature.values({"n": 7}, settled) == [7, 2, 0]
 
 
+def test_leading_dimensions_that_broadcast_do_not_reach_the_kernel() -> None:
+    @operator(dtypes={"T": ["f32"]}, flops="2*m*n*k")
+    def product(a: Tensor[T, "#... m k"], b: Tensor[T, "#... k n"]) -> Tensor[T, "#... m n"]:
+        return a @ b
+
+    assert product.signature.c_prototype() == (
+        "void product(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k)"
+    )
+    assert product.signature.strides == ("a_m_stride", "a_k_stride", "b_k_stride", "b_n_stride")
+    assert product.signature.ellipsis == ""
+
+
 def test_an_operator_without_any_dimension() -> None:
     @operator(dtypes={"T": ["f32"]})
     def twice(x: Tensor[T, ""]) -> Tensor[T, ""]:
@@ -408,6 +420,27 @@ WRONG: dict[str, tuple[str, str]] = {
         '@operator(dtypes={"T V": ["f32", "f32 f64"]})\n'
         'def good(x: Tensor[T, "m"]) -> Tensor[V, "m"]:\n    return x\n',
         "V is only in the output, so no call could settle it: f32 or f64",
+    ),
+    "broadcasting and not": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "#... m"], y: Tensor[T, "... m"]) -> Tensor[T, "#... m"]:\n'
+        "    return x + y\n",
+        "leading dimensions are '...' or '#...' throughout, not both",
+    ),
+    "items without a place in the output": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "#... m"]) -> Tensor[T, "m"]:\n    return x\n',
+        "the output has no '#...'",
+    ),
+    "items without a dimension": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "#..."]) -> Tensor[T, "#..."]:\n    return x\n',
+        "beside '#...' no dimension is left for the kernel; use '...'",
+    ),
+    "broadcasting mark that is not first": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m #..."]) -> Tensor[T, "m"]:\n    return x\n',
+        "'#...' can only come first",
     ),
     "word that is none": (
         '@operator(dtypes={"T": ["f32"]})\n'

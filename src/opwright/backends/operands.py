@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from opwright.spec.kernel import Kernel
 from opwright.spec.signature import Array, Signature, TensorParam
-from opwright.spec.strides import array_strides
+from opwright.spec.strides import array_strides, walk
 
 
 def usable(array: Array) -> bool:
@@ -40,3 +40,13 @@ def operands_for(
         taken.append(array if fits else array.copy(order="C"))
         told += strides_for(kernel, param, taken[-1]) or ()
     return taken, told
+
+
+def walk_over(
+    signature: Signature, dims: Mapping[str, int], arrays: Sequence[Array]
+) -> tuple[int, ...]:
+    """The way over the items of these arrays, as ``Signature.values`` takes it."""
+    if not signature.broadcasts:
+        return ()
+    strides = [[stride // a.itemsize for stride in a.strides] for a in arrays]
+    return walk(signature, dims, [a.shape for a in arrays], strides)

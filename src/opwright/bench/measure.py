@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
-from opwright.backends.operands import contiguous, operands_for
+from opwright.backends.operands import contiguous, operands_for, walk_over
 from opwright.backends.registry import backend_for, backend_named
 from opwright.bench.ceilings import Ceilings, Judgement, judge
 from opwright.bench.interleave import Candidate, Rounds, interleave
@@ -457,7 +457,8 @@ def _time(
             assert report.artifact is not None
             device, buffers = opened[backend.name]
             _, strides = operands_for(signature, report.kernel, inputs)
-            values = signature.values(setup.case.dims, setup.case.attributes, strides)
+            walk = walk_over(signature, setup.case.dims, inputs)
+            values = signature.values(setup.case.dims, setup.case.attributes, strides, walk)
             foreign = report.kernel in spec.rival_rows
             return _KernelCandidate(name, device, report.artifact, buffers, values, setup, foreign)
 
@@ -549,7 +550,7 @@ def _work_out(spec: OperatorSpec, setup: Setup, row: Row, ceilings: Ceilings | N
     if row.summary is None:
         return
     case = setup.case
-    flops = spec.flops(case.dims)
+    flops = spec.flops(case.dims, case.leading)
     moved = spec.bytes_moved(case.dims, case.leading, case.dtypes)
     row.gflops = flops / row.summary.median if flops else None
     row.gbs = moved / row.summary.median

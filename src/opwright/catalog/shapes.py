@@ -13,13 +13,13 @@ import numpy as np
 from opwright.spec.dtypes import DTYPES, DType
 from opwright.spec.errors import NothingSelectedError, OpwrightError, UsageError
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import Signature
+from opwright.spec.signature import Signature, shape_text
 
 FORMAT = "opwright-audit-1"
 
 # Further names under which torch calls an operator, and which of its tensors are the operator's.
 _ALSO = {
-    "torch.matmul": {"aten::mm": (0, 1), "aten::addmm": (1, 2)},
+    "torch.matmul": {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2)},
     "torch.mm": {"aten::addmm": (1, 2)},
 }
 
@@ -108,10 +108,7 @@ def _used(signature: Signature, row: Any, positions: tuple[int, ...] | None) -> 
         dims, leading = signature.settle_dims(shapes)
     except (OpwrightError, TypeError):
         return None
-    sizes = [f"{d}={n}" for d, n in dims.items() if d != signature.ellipsis]
-    if signature.ellipsis:
-        sizes.insert(0, f"...={'x'.join(map(str, leading)) or 'scalar'}")
-    return Used(",".join(sizes), dtypes, row["calls"], row["seconds"])
+    return Used(shape_text(signature, dims, leading), dtypes, row["calls"], row["seconds"])
 
 
 def _numpy(name: str) -> np.dtype[Any]:

@@ -291,7 +291,7 @@ def heading(target: Target, table: Table) -> str:
     """What a table is about."""
     setup = table.setup
     words = [target.spec.name, short_dtypes(setup.dtypes)]
-    words += [f"{d}={n}" for d, n in setup.case.dims.items()]
+    words += setup.case.words
     plural = "" if setup.threads == 1 else "s"
     return f"{' '.join(filter(None, words))}, {setup.threads} thread{plural}, {setup.cache} cache"
 
@@ -391,7 +391,7 @@ def _result(
         backend=row.report.ran_on or row.kernel.backend,
         dtype=short_dtypes(setup.dtypes),
         verdict=row.verdict,  # type: ignore[arg-type]
-        shape=dict(setup.case.dims),
+        shape=setup.case.recorded(spec.signature),
         threads=setup.threads,
         cache=setup.cache,
         params={**row.kernel.defaults, **{k: v for k, v in params.items() if k in row.kernel.tune}},
@@ -432,7 +432,7 @@ def table_data(target: Target, table: Table) -> dict[str, Any]:
     return {
         "operator": target.spec.name,
         "dtypes": short_dtypes(setup.dtypes),
-        "shape": dict(setup.case.dims),
+        "shape": setup.case.recorded(target.spec.signature),
         "threads": setup.threads,
         "cache": setup.cache,
         "witness": table.witness,

@@ -87,7 +87,7 @@ def command(
 def show(output: common.Output, i: Inspection) -> None:
     """An inspection in words and tables."""
     types = short_dtypes(i.case.dtypes)
-    sizes = " ".join(f"{d}={n}" for d, n in i.case.dims.items())
+    sizes = " ".join(i.case.words)
     shape = "x".join(map(str, i.grid)) + " blocks of " + "x".join(map(str, i.block))
     output.say(f"{i.kernel.name} {types} {sizes}, {shape} threads, for {i.profile.title}")
     if i.sampled:

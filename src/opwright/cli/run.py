@@ -151,7 +151,7 @@ def counted(
         else:
             output.data.setdefault("inspections", []).append(inspection_data(result))
         rows.append((kernel, sum(f.count for f in own), result))
-    sizes = " ".join(f"{d}={n}" for d, n in case.dims.items())
+    sizes = " ".join(case.words)
     output.say(f"\n{found.spec.name} {short_dtypes(case.dtypes)} {sizes}, emulated for {device}")
     output.say(emulated(rows))
     sampled = [i for _, _, i in rows if not isinstance(i, str) and i.sampled]

@@ -152,7 +152,7 @@ def presets(measured: Mapping[str, Sequence[Measured]]) -> Table:
         together: dict[tuple[str, str, str], list[dict[str, Ratio | None]]] = {}
         for table in some:
             setup = table.setup
-            size = ",".join(f"{d}={n}" for d, n in setup.case.dims.items())
+            size = ",".join(setup.case.words)
             at = (short_dtypes(setup.dtypes) or "-", setup.cache, str(setup.threads))
             for row in table.rows:
                 ratios = {table.witness: row.vs_witness, **row.vs_rivals}

@@ -226,7 +226,7 @@ def _show(output: common.Output, target: Target, tuned: Tuned) -> None:
 
     setup = tuned.setup
     words = [f"{target.spec.name}/{tuned.kernel.name}", short_dtypes(setup.dtypes)]
-    words += [f"{d}={n}" for d, n in setup.case.dims.items()]
+    words += setup.case.words
     plural = "" if setup.threads == 1 else "s"
     what = f"{setup.threads} thread{plural}, {setup.cache} cache"
     output.say(f"{' '.join(filter(None, words))}, {what}")
@@ -259,7 +259,7 @@ def tuned_data(target: Target, tuned: Tuned) -> dict[str, Any]:
         "operator": target.spec.name,
         "kernel": tuned.kernel.name,
         "dtypes": short_dtypes(setup.dtypes),
-        "shape": dict(setup.case.dims),
+        "shape": setup.case.recorded(target.spec.signature),
         "threads": setup.threads,
         "cache": setup.cache,
         "winner": dict(found.winner) if found.winner is not None else None,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from opwright.backends.operands import operands_for, strides_for, usable
+from opwright.backends.operands import operands_for, strides_for, usable, walk_over
 from opwright.dispatch.choose import Choice, choose, fast_calls
 from opwright.dispatch.operands import as_array, check_output, check_room
 from opwright.spec.errors import UsageError
@@ -89,7 +89,7 @@ class Operator(OperatorSpec):
         check_room(self.name, copied + (0 if direct else math.prod(shape) * dtype.itemsize))
         target = result if direct else np.empty(shape, dtype)
         taken, strides = operands_for(signature, chosen.row, arrays)
-        values = signature.values(dims, scalars, strides)
+        values = signature.values(dims, scalars, strides, walk_over(signature, dims, taken))
         chosen.run(taken, target, values, chosen.threads)
         if not direct:
             np.copyto(result, target)

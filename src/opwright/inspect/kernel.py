@@ -10,7 +10,7 @@ from pathlib import Path
 from opwright.backends.base import Fault
 from opwright.backends.emulator import EmulatorBackend
 from opwright.backends.emulator.building import EmulatorArtifact, cuda_prelude
-from opwright.backends.operands import contiguous
+from opwright.backends.operands import contiguous, walk_over
 from opwright.emulator.driver import Counter
 from opwright.emulator.profiles import Profile, load_profile
 from opwright.inspect.advice import Advice, Situation, advise
@@ -129,7 +129,7 @@ def inspect(
     started = time.monotonic()
     grid, block = artifact.shape(case.dims)
     blocks = grid[0] * grid[1] * grid[2]
-    flops = spec.flops(case.dims)
+    flops = spec.flops(case.dims, case.leading)
     operand_bytes = spec.bytes_moved(case.dims, case.leading, case.dtypes)
     cost = max(flops, float(operand_bytes))
     if sample is None:
@@ -141,7 +141,8 @@ def inspect(
     shape = spec.signature.shape(spec.signature.output, case.dims, case.leading)
     with backend.open(TIME_LIMIT, device=device, counters=True, sample=sample) as opened:
         buffers = opened.upload(named, (spec.signature.output.name, shape, output), "aligned")
-        values = spec.signature.values(case.dims, case.attributes)
+        walk = walk_over(spec.signature, case.dims, inputs)
+        values = spec.signature.values(case.dims, case.attributes, walk=walk)
         opened.launch(artifact, buffers, values)
         fault = opened.synchronize().fault
         launches, counted = opened.counted()

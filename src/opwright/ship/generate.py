@@ -270,7 +270,7 @@ def _operator(plan: Plan, spec: OperatorSpec, elements: Sequence[DType]) -> list
     for p in signature.tensors:
         dims: list[str] = []
         for dim in p.type.dims:
-            if dim == "...":
+            if dim in ("...", "#..."):
                 dims.append("ellipsis_mark")
             else:
                 dims.append(f"~{dim}LL" if isinstance(dim, int) else str(signature.dims.index(dim)))
@@ -332,7 +332,8 @@ def _operator(plan: Plan, spec: OperatorSpec, elements: Sequence[DType]) -> list
         dtypes = ", ".join(f"{p.name} {p.type.dtype}" for p in signature.tensors)
     lines += [
         f'constexpr Operator {n}_operator = {{"{n}", {n}_tensors, {len(signature.tensors)}, '
-        f"{n}_dim_names, {len(signature.dims)}, {ellipsis}, {scalars}, {len(signature.scalars)}, "
+        f"{n}_dim_names, {len(signature.dims)}, {ellipsis}, "
+        f"{str(signature.broadcasts).lower()}, {scalars}, {len(signature.scalars)}, "
         f"sizeof({attrs}), {n}_variables, {len(variables)}, {n}_choices, {len(choices)}, "
         f"{json.dumps(dtypes)}}};",
         f"static_assert(sizeof({attrs}) <= largest_attrs);",

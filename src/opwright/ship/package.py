@@ -200,7 +200,10 @@ def readme(plan: Plan, glibc: str, compiler: str) -> str:
     tensors = ", ".join(f"&{t.name}" for t in signature.tensors)
     made = _sample_arrays(spec)
     size = _sample_sizes(spec)
-    shape, first = signature.shape(signature.output, size, (3, 4)), signature.inputs[0].name
+    shape, first = (
+        signature.shape(signature.output, size, _sample_leading(spec)),
+        signature.inputs[0].name,
+    )
     return f"""\
 # {n} {plan.version}
 
@@ -273,6 +276,10 @@ def _sample_sizes(spec: OperatorSpec) -> dict[str, int]:
     return {d: 4 + i for i, d in enumerate(spec.signature.dims)}
 
 
+def _sample_leading(spec: OperatorSpec) -> tuple[int, ...]:
+    return () if spec.signature.broadcasts else (3, 4)
+
+
 def _sample_arrays(spec: OperatorSpec) -> Any:
     """A function from "np" or "torch" to lines that make arrays for the operator."""
 
@@ -284,7 +291,7 @@ def _sample_arrays(spec: OperatorSpec) -> Any:
         dtypes = signature.choices()[0]
         tensors = signature.tensors if module == "torch" else signature.inputs
         return "\n".join(
-            f"{p.name} = {module}.ones({tuple(signature.shape(p, size, (3, 4)))}, "
+            f"{p.name} = {module}.ones({tuple(signature.shape(p, size, _sample_leading(spec)))}, "
             f"dtype={module}.{names[signature.dtype(p, dtypes).name]})"
             for p in tensors
         )

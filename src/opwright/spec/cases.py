@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +13,15 @@ from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import MachineError, UnknownNameError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import Array, Scalar, Signature, parse_shape
+from opwright.spec.signature import (
+    Array,
+    Leading,
+    Scalar,
+    Signature,
+    leading_text,
+    parse_shape,
+    shape_text,
+)
 from opwright.spec.tolerance import ulp
 
 # A case of the matrix does at most this many operations or moves this many elements: the oracle and
@@ -33,7 +42,7 @@ class Case:
 
     dtypes: Mapping[str, DType]
     dims: Mapping[str, int]
-    leading: tuple[int, ...] = ()
+    leading: Leading = ()
     values: str = "typical"
     layout: str = "contiguous"
     seed: int = 0
@@ -41,12 +50,24 @@ class Case:
 
     def __str__(self) -> str:
         words = [short_dtypes(self.dtypes)] if self.dtypes else []
-        words += [f"{dim}={size}" for dim, size in self.dims.items()]
-        if len(self.leading) != 1 and self.leading != ():
-            words.append(f"shape={'x'.join(map(str, self.leading))}")
+        words += self.words
         words += [f"values={self.values}", f"layout={self.layout}", f"seed={self.seed}"]
         words += [f"{name}={value}" for name, value in self.attributes.items()]
         return " ".join(words)
+
+    @property
+    def words(self) -> list[str]:
+        """The sizes as reports show them."""
+        words = [f"{dim}={size}" for dim, size in self.dims.items()]
+        # One leading dimension is a named size too, unless it broadcasts.
+        if self.leading and (len(self.leading) > 1 or not isinstance(self.leading[0], int)):
+            words.append(f"shape={leading_text(self.leading)}")
+        return words
+
+    def recorded(self, signature: Signature) -> dict[str, int]:
+        """The sizes as the history keeps them: the dimensions, and the items where several."""
+        items = signature.items(self.leading)
+        return dict(self.dims) if items == 1 else {**self.dims, "...": items}
 
     def options(self, signature: Signature) -> str:
         """The command-line options that select exactly this case."""
@@ -59,10 +80,7 @@ class Case:
 
     def _sizes(self, signature: Signature) -> list[str]:
         words = [f"--dtype {short_dtypes(self.dtypes)}"] if self.dtypes else []
-        sizes = [f"{d}={n}" for d, n in self.dims.items() if d != signature.ellipsis]
-        if signature.ellipsis:
-            sizes.insert(0, f"...={'x'.join(map(str, self.leading)) or 'scalar'}")
-        return [*words, f"--shape {','.join(sizes) or repr('')}"]
+        return [*words, f"--shape {shlex.quote(shape_text(signature, self.dims, self.leading))}"]
 
     def _attributes(self) -> list[str]:
         return [f"--attr {name}={value}" for name, value in self.attributes.items()]
@@ -265,14 +283,14 @@ def lay_out(array: Array, layout: str, index: int = 0) -> Array:
     raise UnknownNameError("layout", layout, LAYOUTS)
 
 
-def _cost(spec: OperatorSpec, dims: Mapping[str, int], leading: tuple[int, ...]) -> float:
+def _cost(spec: OperatorSpec, dims: Mapping[str, int], leading: Leading) -> float:
     elements = sum(
         math.prod(spec.signature.shape(p, dims, leading)) for p in spec.signature.tensors
     )
-    return max(spec.flops(dims) / 2, elements)
+    return max(spec.flops(dims, leading) / 2, elements)
 
 
-def _affordable(spec: OperatorSpec, dims: Mapping[str, int], leading: tuple[int, ...]) -> bool:
+def _affordable(spec: OperatorSpec, dims: Mapping[str, int], leading: Leading) -> bool:
     return _cost(spec, dims, leading) <= MATRIX_COST
 
 
@@ -281,9 +299,7 @@ def _tile_edges(kernels: Iterable[Kernel]) -> list[int]:
     return sorted({tile + step for tile in tiles for step in (-1, 0, 1)})
 
 
-def shapes(
-    spec: OperatorSpec, kernels: Sequence[Kernel]
-) -> list[tuple[dict[str, int], tuple[int, ...]]]:
+def shapes(spec: OperatorSpec, kernels: Sequence[Kernel]) -> list[tuple[dict[str, int], Leading]]:
     """The shapes of the matrix: equal sizes, all different, each long or degenerate in turn."""
     signature = spec.signature
     if set(signature.dims) == {signature.ellipsis}:
@@ -293,13 +309,13 @@ def shapes(
         every = [({signature.ellipsis: math.prod(s)}, s) for s in [*several, *plain]]
         return [(dims, leading) for dims, leading in every if _affordable(spec, dims, leading)]
     named = [d for d in signature.dims if d != signature.ellipsis]
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
+    found: dict[tuple[tuple[int, ...], Leading], None] = {}
 
-    def add(sizes: Mapping[str, int], leading: tuple[int, ...] = (3,)) -> bool:
+    def add(sizes: Mapping[str, int], leading: Leading | None = None) -> bool:
+        if leading is None:
+            leading = (3,) if signature.ellipsis else ()
         if signature.ellipsis:
-            sizes = {**sizes, signature.ellipsis: math.prod(leading)}
-        else:
-            leading = ()
+            sizes = {**sizes, signature.ellipsis: math.prod(map(int, leading))}  # type: ignore[arg-type]
         dims = {d: sizes[d] for d in signature.dims}
         if _affordable(spec, dims, leading):
             found[tuple(dims.values()), leading] = None
@@ -326,7 +342,32 @@ def shapes(
     if signature.ellipsis:
         for leading in ((), (0,), (1,), (2, 3), (5, 1, 2), (257,)):
             add(dict.fromkeys(named, 13), leading)
+    for leads in _broadcast(len(signature.batched)):
+        add(dict.fromkeys(named, 9), leads)
+    if signature.broadcasts:
+        add(dict.fromkeys(named, 0), ((2,),) * len(signature.batched))
+        add({d: 5 + i for i, d in enumerate(named)}, ((3, 7),) * len(signature.batched))
+        mixed = [(2, 1), (3,)] * len(signature.batched)
+        add({d: 6 + i for i, d in enumerate(named)}, tuple(mixed[: len(signature.batched)]))
     return [(dict(zip(signature.dims, sizes, strict=True)), lead) for sizes, lead in found]
+
+
+def _broadcast(inputs: int) -> list[tuple[tuple[int, ...], ...]]:
+    """Leading dimensions of so many inputs: the same, none at all in some, and stretched."""
+    same: list[tuple[int, ...]] = [(1,), (3,), (2, 3), (0,), (2, 1, 2), (40,)]
+    if not inputs:
+        return []
+    found = [(lead,) * inputs for lead in same]
+    if inputs > 1:
+        for first, others in (
+            ((3,), ()),
+            ((), (3,)),
+            ((2, 1), (1, 3)),
+            ((1, 3), (2, 1)),
+            ((0,), (1,)),
+        ):
+            found.append((first, *[others] * (inputs - 1)))
+    return found
 
 
 def matrix(
@@ -365,7 +406,7 @@ def matrix(
 
 
 def _attribute_cases(
-    spec: OperatorSpec, base: Case, shape: tuple[dict[str, int], tuple[int, ...]]
+    spec: OperatorSpec, base: Case, shape: tuple[dict[str, int], Leading]
 ) -> Iterator[Case]:
     """Attributes away from their defaults: floats together, every other by itself."""
     dims, leading = shape

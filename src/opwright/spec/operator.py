@@ -20,6 +20,7 @@ from opwright.spec.integers import evaluate_integers
 from opwright.spec.kernel import Kernel, place_error
 from opwright.spec.signature import (
     Array,
+    Leading,
     Scalar,
     Signature,
     TensorParam,
@@ -367,12 +368,12 @@ class OperatorSpec:
         inputs = self.signature.inputs
         return any(self.signature.dtype(p, dtypes).name in self.may_flush for p in inputs)
 
-    def flops(self, dims: Mapping[str, int]) -> float:
-        """Floating-point operations of one call at these sizes."""
-        return evaluate(self.flops_expression, dims)
+    def flops(self, dims: Mapping[str, int], leading: Leading = ()) -> float:
+        """Floating-point operations of one call at these sizes, of all its items together."""
+        return evaluate(self.flops_expression, dims) * self.signature.items(leading)
 
     def bytes_moved(
-        self, dims: Mapping[str, int], leading: tuple[int, ...], dtypes: Mapping[str, DType]
+        self, dims: Mapping[str, int], leading: Leading, dtypes: Mapping[str, DType]
     ) -> int:
         """Bytes of one call when every tensor crosses the memory bus once."""
         return sum(self._nbytes(p, dims, leading, dtypes) for p in self.signature.tensors)
@@ -381,7 +382,7 @@ class OperatorSpec:
         self,
         param: TensorParam,
         dims: Mapping[str, int],
-        leading: tuple[int, ...],
+        leading: Leading,
         dtypes: Mapping[str, DType],
     ) -> int:
         size = 1

@@ -18,6 +18,9 @@ from opwright.spec.dtypes import DTYPES, DType, dtype_named, short_dtypes
 from opwright.spec.errors import DTypeError, ShapeError, UnknownNameError, UsageError
 
 Array = NDArray[Any]
+# The leading dimensions of a call: those of "...", or of "#..." those of each input that has it
+# (in order; empty where none has any).
+Leading = tuple[int, ...] | tuple[tuple[int, ...], ...]
 Scalar = float | int | bool | str
 
 
@@ -42,11 +45,22 @@ class Misspelt:
 class TensorType:
     """What ``Tensor[T, "m k"]`` means: the element type's name and the dimensions.
 
-    A dimension is a name, a fixed size, or ``...`` for any number of leading dimensions.
+    A dimension is a name, a fixed size, or ``...`` for any number of leading dimensions. Those of
+    ``#...`` broadcast; each item that they count is computed by itself.
     """
 
     dtype: str
     dims: tuple[str | int, ...]
+
+    @property
+    def open(self) -> bool:
+        """Whether there are leading dimensions of any number."""
+        return self.dims[:1] in (("...",), ("#...",))
+
+    @property
+    def own(self) -> tuple[str | int, ...]:
+        """The dimensions after the leading ones: those of one item."""
+        return self.dims[1:] if self.open else self.dims
 
     def __str__(self) -> str:
         return f'Tensor[{self.dtype}, "{" ".join(map(str, self.dims))}"]'
@@ -70,7 +84,8 @@ else:
 
         The first part is a dtype variable (or its name) or an element type's name; the second
         gives the dimensions in jaxtyping's notation: names, sizes, and a leading ``...``, which
-        may stand without quotes where it is alone.
+        may stand without quotes where it is alone, or ``#...`` for leading dimensions that
+        broadcast.
         """
 
         def __class_getitem__(cls, item: object) -> TensorType | Misspelt:
@@ -95,9 +110,9 @@ else:
 def _parse_dims(text: str) -> tuple[str | int, ...]:
     dims: list[str | int] = []
     for position, word in enumerate(text.split()):
-        if word == "...":
+        if word in ("...", "#..."):
             if position:
-                raise UsageError(f"dimensions {text!r}: '...' can only come first")
+                raise UsageError(f"dimensions {text!r}: {word!r} can only come first")
             dims.append(word)
         elif word.isdecimal() and int(word) < 2**63:
             dims.append(int(word))
@@ -213,7 +228,8 @@ class Signature:
 
     The order is the output's dimensions, then those that only inputs have, as they first appear. A
     leading ``...`` becomes one dimension of the C function: ``n`` when it is all there is, else
-    ``batch``. ``assignments`` are the combinations of element types that the variables can have.
+    ``batch``; a leading ``#...`` does not reach it, as it computes one item.
+    ``assignments`` are the combinations of element types that the variables can have.
     """
 
     name: str
@@ -235,6 +251,46 @@ class Signature:
         return {
             v: tuple(dict.fromkeys(a[v] for a in self.assignments)) for v in self.assignments[0]
         }
+
+    @cached_property
+    def broadcasts(self) -> bool:
+        """Whether leading dimensions broadcast."""
+        return self.output.type.dims[:1] == ("#...",)
+
+    @cached_property
+    def batched(self) -> tuple[TensorParam, ...]:
+        """The inputs whose leading dimensions broadcast."""
+        return tuple(p for p in self.inputs if p.type.dims[:1] == ("#...",))
+
+    def items(self, leading: Leading) -> int:
+        """How many items the leading dimensions count; 1 where they are the kernel's own."""
+        return math.prod(self.joined(leading)) if self.broadcasts else 1
+
+    def joined(self, leading: Leading) -> tuple[int, ...]:
+        """The leading dimensions of the output: those of the inputs by NumPy's broadcasting.
+
+        Raises ``ShapeError`` naming two inputs whose sizes differ, neither being 1.
+        """
+        if not self.broadcasts:
+            return leading  # type: ignore[return-value]
+        leads = list(zip(self.batched, leading, strict=False))
+        joined: list[int] = []
+        owner: list[int] = []  # of each size, the position of its input
+        for position, (param, given) in enumerate(leads):
+            own: tuple[int, ...] = given  # type: ignore[assignment]
+            more = [1] * (len(own) - len(joined))
+            joined[:0], owner[:0] = more, [position for _ in more]
+            for axis, size in enumerate(own, len(joined) - len(own)):
+                if joined[axis] == 1:
+                    joined[axis], owner[axis] = size, position
+                elif size not in (1, joined[axis]):
+                    other, lead = leads[owner[axis]]
+                    raise ShapeError(
+                        f"{self.name}: the leading dimensions {lead} of {other.name} and {own} of "
+                        f"{param.name} do not broadcast: {joined[axis]} and {size} are not the "
+                        "same, and neither is 1"
+                    )
+        return tuple(joined)
 
     def dtype(self, param: TensorParam, dtypes: Mapping[str, DType]) -> DType:
         """The element type of ``param`` when the variables are ``dtypes``."""
@@ -291,10 +347,8 @@ class Signature:
             "row to the declaration"
         )
 
-    def settle_dims(
-        self, shapes: Sequence[tuple[int, ...]]
-    ) -> tuple[dict[str, int], tuple[int, ...]]:
-        """Sizes of the named dimensions and of the ``...`` part, from the inputs' shapes.
+    def settle_dims(self, shapes: Sequence[tuple[int, ...]]) -> tuple[dict[str, int], Leading]:
+        """Sizes of the named dimensions and the leading ones, from the inputs' shapes.
 
         Raises ``ShapeError`` naming both arrays and sizes where they do not agree.
         """
@@ -302,17 +356,19 @@ class Signature:
         owner: dict[str, str] = {}
         leading: tuple[int, ...] | None = None
         lead_owner = ""
+        each: list[tuple[int, ...]] = []
         for param, shape in zip(self.inputs, shapes, strict=True):
-            dims = param.type.dims
-            fixed = dims[1:] if dims[:1] == ("...",) else dims
+            fixed = param.type.own
             extra = len(shape) - len(fixed)
-            if extra < 0 or (extra > 0 and len(fixed) == len(dims)):
-                at_least = "at least " if len(fixed) < len(dims) else ""
+            if extra < 0 or (extra > 0 and not param.type.open):
+                at_least = "at least " if param.type.open else ""
                 raise ShapeError(
                     f"{self.name}: {param.name} has shape {shape}, {len(shape)} dimensions; "
                     f"{param.type} needs {at_least}{len(fixed)}"
                 )
-            if len(fixed) < len(dims):
+            if param.type.open and self.broadcasts:
+                each.append(shape[:extra])
+            elif param.type.open:
                 if leading is None:
                     leading, lead_owner = shape[:extra], param.name
                 elif leading != shape[:extra]:
@@ -337,19 +393,23 @@ class Signature:
         leading = leading or ()
         if self.ellipsis:
             sizes[self.ellipsis] = math.prod(leading)
-        return {dim: sizes[dim] for dim in self.dims}, leading
+        settled = {dim: sizes[dim] for dim in self.dims}
+        if not any(each):
+            return settled, leading
+        self.joined(tuple(each))
+        return settled, tuple(each)
 
     def shape(
-        self, param: TensorParam, dims: Mapping[str, int], leading: tuple[int, ...] = ()
+        self, param: TensorParam, dims: Mapping[str, int], leading: Leading = ()
     ) -> tuple[int, ...]:
-        """The shape of ``param`` at these sizes; ``leading`` is the ``...`` part."""
-        shape: list[int] = []
-        for dim in param.type.dims:
-            if dim == "...":
-                shape.extend(leading)
-            else:
-                shape.append(dim if isinstance(dim, int) else dims[dim])
-        return tuple(shape)
+        """The shape of ``param`` at these sizes and leading dimensions."""
+        own = tuple(dim if isinstance(dim, int) else dims[dim] for dim in param.type.own)
+        if not (param.type.open and leading):
+            return own
+        if self.broadcasts and param in self.batched:
+            lead: tuple[int, ...] = leading[self.batched.index(param)]  # type: ignore[assignment]
+            return lead + own
+        return self.joined(leading) + own
 
     def check_dims(self, names: Mapping[str, int]) -> None:
         """Raise ``UnknownNameError`` for a name that is none of this signature's dimensions."""
@@ -383,10 +443,15 @@ class Signature:
         dims: Mapping[str, int],
         attributes: Mapping[str, Scalar],
         strides: Sequence[int] = (),
+        walk: Sequence[int] = (0,),
     ) -> list[int | float]:
-        """What the C function gets after the tensors: dimensions, strides, settled attributes."""
+        """What the C function gets after the tensors: dimensions, strides, settled attributes.
+
+        Where leading dimensions broadcast, what leads from item to item follows, for which
+        ``spec.strides.walk`` gives the numbers.
+        """
         own = (s.value(attributes[s.name]) for s in self.scalars)
-        return [*dims.values(), *strides, *own]
+        return [*dims.values(), *strides, *own, *(walk if self.broadcasts else ())]
 
     @property
     def usual_attributes(self) -> dict[str, Scalar]:
@@ -410,7 +475,7 @@ class Signature:
         """
         names: list[str] = []
         for param in self.inputs:
-            for dim in param.type.dims:
+            for dim in param.type.own if self.broadcasts else param.type.dims:
                 name = f"{param.name}_{self.ellipsis if dim == '...' else dim}_stride"
                 again = names.count(name) + sum(n.startswith(f"{name}_") for n in names)
                 names.append(f"{name}_{again + 1}" if again else name)
@@ -448,18 +513,31 @@ class Signature:
         for index, param in enumerate(self.tensors):
             const = "const " if index < len(self.inputs) else ""
             c_type = f"{const}{self.dtype(param, dtypes).c}*"
-            arguments.append(f"static_cast<{c_type}>(call->tensors[{index}])")
+            arguments.append(f"static_cast<{c_type}>(tensors[{index}])")
         sizes = len(self.dims) + (len(self.strides) if kernel.strided else 0)
-        arguments += [f"call->values[{index}].i" for index in range(sizes)]
+        arguments += [f"values[{index}].i" for index in range(sizes)]
         for index, scalar in enumerate(self.scalars, sizes):
             member = "f" if scalar.type is float else "i"
             convert = " != 0" if scalar.type is bool else ""
-            arguments.append(f"call->values[{index}].{member}{convert}")
+            arguments.append(f"values[{index}].{member}{convert}")
+        called = f"{self.name}({', '.join(arguments)});"
+        body = ["    void* const* tensors = call->tensors;", f"    {called}"]
+        if self.broadcasts:
+            bytes_ = ", ".join(f"sizeof({self.dtype(p, dtypes).c})" for p in self.tensors)
+            body = [
+                f"    constexpr std::int64_t sizes[] = {{{bytes_}}};",
+                f"    const opw::Value* walk = values + {sizes + len(self.scalars)};",
+                "    const auto item = [=](void* const* tensors) {",
+                f"        {called}",
+                "    };",
+                "    opw::detail::for_items(call->tensors, sizes, walk, item);",
+            ]
         declared = self.c_prototype(dtypes, kernel)
         return "\n".join(
             [
                 "#include <cstdint>",
                 '#include "opwright/call.h"',
+                *(['#include "opwright/items.h"'] if self.broadcasts else []),
                 '#include "opwright/types.h"',
                 "using std::int64_t;",
                 *self.c_constants(),
@@ -467,7 +545,8 @@ class Signature:
                 'extern "C" __attribute__((visibility("default")))',
                 "inline __attribute__((used)) void opw_entry(const opw::Call* call) {",
                 "    opw::detail::current_threads = call->threads;",
-                f"    {self.name}({', '.join(arguments)});",
+                "    [[maybe_unused]] const opw::Value* values = call->values;",
+                *body,
                 "}",
                 "",
             ]
@@ -646,11 +725,25 @@ def _assemble(
                     f"{name}: {output.type.dtype} is only in the output, so no call could settle "
                     f"it: {settled[given]} or {out}"
                 )
+    marks = {p.type.dims[0] for p in (*inputs, output) if p.type.open}
+    if len(marks) > 1:
+        raise UsageError(f"{name}: leading dimensions are '...' or '#...' throughout, not both")
+    if "#..." in marks and not output.type.open:
+        raise UsageError(
+            f"{name}: the output has no '#...', so there is no place for the items' results"
+        )
+    if "#..." in marks and not any(p.type.own for p in inputs):
+        raise UsageError(f"{name}: beside '#...' no dimension is left for the kernel; use '...'")
     known = [dim for p in inputs for dim in p.type.dims]
     for dim in output.type.dims:
         if isinstance(dim, str) and dim not in known:
             raise UsageError(f"{name}: dimension {dim!r} of the output is in no input")
-    everything = [dim for p in (output, *inputs) for dim in p.type.dims if isinstance(dim, str)]
+    everything = [
+        dim
+        for p in (output, *inputs)
+        for dim in p.type.dims
+        if isinstance(dim, str) and dim != "#..."
+    ]
     ellipsis = ""
     if "..." in everything:
         ellipsis = "n" if set(everything) == {"..."} else "batch"
@@ -720,14 +813,33 @@ def _assignments(
     return tuple(result)
 
 
-def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], tuple[int, ...]]:
+def shape_text(signature: Signature, dims: Mapping[str, int], leading: Leading) -> str:
+    """Sizes as ``parse_shape`` reads them."""
+    words = [f"{dim}={size}" for dim, size in dims.items() if dim != signature.ellipsis]
+    if signature.ellipsis or (signature.broadcasts and leading):
+        words.insert(0, f"...={leading_text(leading)}")
+    return ",".join(words)
+
+
+def leading_text(leading: Leading) -> str:
+    """Leading dimensions as ``--shape`` takes them: ``2x3``, ``scalar``, or ``2x1|1x3``."""
+    if not leading or isinstance(leading[0], int):
+        return "x".join(map(str, leading)) or "scalar"
+    each = dict.fromkeys(map(leading_text, leading)) if len(set(leading)) == 1 else leading
+    return "|".join(x if isinstance(x, str) else leading_text(x) for x in each)
+
+
+def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], Leading]:
     """Read ``m=17,n=1,k=257``; a ``...`` part is ``...=2x3`` or its one size (``n=1000``).
+
+    Leading dimensions that broadcast may be left away, or given for each input: ``...=2x1|1x3``.
 
     Returns the named sizes and the leading dimensions. Raises ``UsageError`` where a size is
     missing, negative or no number, ``UnknownNameError`` for a name the signature has not.
     """
     dims: dict[str, int] = {}
     leading: tuple[int, ...] = ()
+    leads: tuple[tuple[int, ...], ...] | None = None
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals and not signature.ellipsis:
@@ -735,6 +847,11 @@ def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], tuple[
             raise UsageError(f"--shape {text!r}: write sizes as {sizes_like or repr('')}")
         if not equals:
             name, value = "...", name
+        if name == "..." and signature.broadcasts:
+            if leads is not None:
+                raise UsageError(f"--shape {text!r}: {name} is given twice")
+            leads = _leads(signature, text, value)
+            continue
         if name == "..." and signature.ellipsis:
             name = signature.ellipsis
             words = [] if value == "scalar" else value.split("x")
@@ -744,16 +861,37 @@ def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], tuple[
             raise UnknownNameError("dimension", name, signature.dims, signature.name)
         if name in dims:
             raise UsageError(f"--shape {text!r}: {name} is given twice")
-        if not all(w.isdecimal() for w in words):
-            raise UsageError(f"--shape {text!r}: {value!r} is no size (a number from 0 up)")
-        # Longer numbers are beyond int64 and, from 4300 digits on, beyond int().
-        sizes = tuple(int(w) if len(w) < 40 else 2**63 for w in words)
-        if any(size >= 2**63 for size in sizes) or math.prod(sizes) >= 2**63:
-            raise UsageError(f"--shape {text!r}: {value} does not fit int64")
+        sizes = _sizes(text, value, words)
         if name == signature.ellipsis:
             leading = sizes
         dims[name] = math.prod(sizes)
     lacking = [d for d in signature.dims if d not in dims]
     if lacking:
         raise UsageError(f"--shape {text!r}: no size given for {', '.join(lacking)}")
-    return {d: dims[d] for d in signature.dims}, leading
+    settled = {d: dims[d] for d in signature.dims}
+    return settled, leading if leads is None or not any(leads) else leads
+
+
+def _sizes(text: str, value: str, words: Sequence[str]) -> tuple[int, ...]:
+    if not all(w.isdecimal() for w in words):
+        raise UsageError(f"--shape {text!r}: {value!r} is no size (a number from 0 up)")
+    # Longer numbers are beyond int64 and, from 4300 digits on, beyond int().
+    sizes = tuple(int(w) if len(w) < 40 else 2**63 for w in words)
+    if any(size >= 2**63 for size in sizes) or math.prod(sizes) >= 2**63:
+        raise UsageError(f"--shape {text!r}: {value} does not fit int64")
+    return sizes
+
+
+def _leads(signature: Signature, text: str, value: str) -> tuple[tuple[int, ...], ...]:
+    """The leading dimensions of every input that has them, from one text or one for each."""
+    names = [p.name for p in signature.batched]
+    parts = [part.strip() for part in value.split("|")]
+    if len(parts) not in (1, len(names)):
+        raise UsageError(
+            f"--shape {text!r}: write the leading dimensions once, or with | between for each of "
+            f"{', '.join(names)}"
+        )
+    each = [_sizes(text, part, [] if part == "scalar" else part.split("x")) for part in parts]
+    leads = tuple(each * (len(names) // len(each)))
+    signature.joined(leads)
+    return leads

@@ -16,6 +16,7 @@ from opwright.spec.cases import Case, make_inputs, matrix
 from opwright.spec.dtypes import DTYPES, DType, short_dtypes
 from opwright.spec.errors import UsageError
 from opwright.spec.operator import OperatorSpec
+from opwright.spec.signature import Leading
 from opwright.torch.elements import TORCH_DTYPES, as_numpy, as_tensor
 from opwright.torch.registration import contraction, packet
 from opwright.verify.compare import judge
@@ -159,10 +160,12 @@ def _arrays(spec: OperatorSpec, dtypes: Mapping[str, DType], size: int = 0) -> l
     """Inputs of small sizes, different where they can be, or all of them ``size``."""
     signature = spec.signature
     sizes = {d: size or 3 + i for i, d in enumerate(signature.dims)}
-    leading: tuple[int, ...] = ()
+    leading: Leading = ()
+    if signature.broadcasts and not size:
+        leading = tuple(((3,), (2, 1))[i % 2] for i in range(len(signature.batched)))
     if signature.ellipsis:
         leading = (1,) if size else (2, 3)
-        sizes[signature.ellipsis] = int(np.prod(leading))
+        sizes[signature.ellipsis] = 1 if size else 6
     attributes = _attributes(spec, dtypes)
     return make_inputs(spec, Case(dtypes, sizes, leading, seed=1, attributes=attributes))
 

@@ -49,8 +49,8 @@ def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> tu
     spec = registered().get(func.name().removesuffix(".out"))
     if spec is not None:
         inputs = operands[: len(spec.signature.inputs)]
-        dims, _ = spec.signature.settle_dims([tuple(t.shape) for t in inputs])
-        return spec.flops(dims), moved
+        dims, leading = spec.signature.settle_dims([tuple(t.shape) for t in inputs])
+        return spec.flops(dims, leading), moved
     formula = flop_registry.get(func.overloadpacket)
     if formula is not None:
         return float(formula(*args, **kwargs, out_val=out)), moved

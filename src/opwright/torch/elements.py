@@ -12,7 +12,7 @@ import torch
 from opwright.spec.dtypes import DTYPES, DType
 from opwright.spec.errors import DTypeError
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import Array
+from opwright.spec.signature import Array, Leading
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "f32": torch.float32,
@@ -48,7 +48,7 @@ def devices(spec: OperatorSpec) -> list[str]:
 
 def settle(
     spec: OperatorSpec, inputs: Sequence[torch.Tensor]
-) -> tuple[dict[str, DType], dict[str, int], tuple[int, ...]]:
+) -> tuple[dict[str, DType], dict[str, int], Leading]:
     """Element types, sizes and leading dimensions of a call, shapes symbolic or not.
 
     Raises ``DTypeError`` naming both sides for an element type, device or layout that no kernel
@@ -82,7 +82,7 @@ def output_like(
     spec: OperatorSpec,
     dtypes: Mapping[str, DType],
     dims: Mapping[str, int],
-    leading: tuple[int, ...],
+    leading: Leading,
 ) -> tuple[tuple[int, ...], torch.dtype]:
     """Shape and element type of the output."""
     output = spec.signature.output

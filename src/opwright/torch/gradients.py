@@ -27,6 +27,7 @@ class Gradients:
     def __init__(self, spec: OperatorSpec) -> None:
         self.spec = spec
         self._names = [p.name for p in spec.signature.inputs]
+        self._own = {p.name: len(p.type.own) for p in spec.signature.inputs}
         self._why_not: dict[str, str] = {}
 
     def require(self, names: Sequence[str]) -> None:
@@ -55,6 +56,16 @@ class Gradients:
                 function = self.spec.gradients[name]
                 like = inputs[self._names.index(name)]
                 result = evaluate(function, grad, *inputs, **attributes)
+                if self.spec.signature.broadcasts and result.ndim > like.ndim:
+                    result = result.sum(tuple(range(result.ndim - like.ndim)))
+                if self.spec.signature.broadcasts and result.ndim == like.ndim:
+                    # What was stretched got a gradient from each of its copies.
+                    stretched = [
+                        axis
+                        for axis in range(like.ndim - self._own[name])
+                        if like.shape[axis] == 1 != result.shape[axis]
+                    ]
+                    result = result.sum(stretched, keepdim=True) if stretched else result
                 if result.ndim > 0 and result.shape != like.shape:
                     raise UsageError(
                         f"{self.spec.name}: the gradient of {name} has shape "

@@ -16,7 +16,7 @@ from opwright.dispatch.operands import check_output
 from opwright.spec.errors import MachineError
 from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import ScalarParam
-from opwright.spec.strides import kernel_strides
+from opwright.spec.strides import kernel_strides, walk
 from opwright.torch.elements import as_numpy, output_like, settle
 
 # Calls differ in sizes and attributes; one plan each is kept for this many, then all are dropped.
@@ -179,6 +179,11 @@ class Kernels:
                 "tensors are"
             )
         run_at, params = choice.run_at, signature.inputs
+        row_major = [torch.empty(x.shape, device="meta").stride() for x in inputs]
+
+        def values(each: Sequence[int], strides: _Strides) -> list[int | float]:
+            way = walk(signature, dims, shapes, strides) if signature.broadcasts else ()
+            return signature.values(dims, scalars, each, way)
 
         @lru_cache(MAX_PLANS)
         def strided(strides: _Strides) -> Callable[..., None] | None:
@@ -188,19 +193,19 @@ class Kernels:
             if None in told:
                 return None
             each = [stride for found in told if found for stride in found]
-            return run_at(signature.values(dims, scalars, each))
+            return run_at(values(each, strides))
 
         shapes = [tuple(x.shape) for x in inputs]
         if choice.row.strided:
-            run = strided(tuple(torch.empty(s, device="meta").stride() for s in shapes))
+            run = strided(tuple(row_major))
             assert run is not None  # row-major order has strides
         else:
-            run = run_at(signature.values(dims, scalars))
+            run = run_at(values((), tuple(row_major)))
         shape, dtype = output_like(self.spec, dtypes, dims, leading)
         first = inputs[0]
         same = dtype is first.dtype and shape == first.shape
         same_strides = torch.empty(shape, device="meta").stride() if same else None
-        work = self.spec.flops(dims) + self.spec.bytes_moved(dims, leading, dtypes)
+        work = self.spec.flops(dims, leading) + self.spec.bytes_moved(dims, leading, dtypes)
         threads = choice.threads if work > ONE_THREAD else 1
         own = strided if choice.row.strided else None
         return _Plan(run, shape, dtype, threads, same_strides, own)

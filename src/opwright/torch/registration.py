@@ -226,16 +226,28 @@ def _autocast(spec: OperatorSpec, overload: Any) -> Callable[..., torch.Tensor]:
 def _batched(spec: OperatorSpec, overload: Any) -> Callable[..., Any]:
     """The rule for vmap: one call where ``...`` takes the new dimension in, else one each."""
     params = spec.signature.inputs
-    open_ended = ["..." in p.type.dims for p in params]
+    open_ended = [p.type.open for p in params]
     count = len(params)
 
     def batched(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[torch.Tensor, int]:
         inputs, others = args[:count], args[count:]
         dims = in_dims[:count]
         fronts = [x if d is None else x.movedim(d, 0) for x, d in zip(inputs, dims, strict=True)]
-        if "..." in spec.signature.output.type.dims and all(
+        whole_call = spec.signature.output.type.open and all(
             is_open or d is None for is_open, d in zip(open_ended, dims, strict=True)
-        ):
+        )
+        if whole_call and spec.signature.broadcasts:
+            # The new dimension goes before those of all the inputs.
+            ranks = [
+                x.ndim - len(p.type.own) - (d is not None)
+                for x, d, p in zip(fronts, dims, params, strict=True)
+            ]
+            whole = [
+                x if d is None else x.reshape(x.shape[0], *[1] * (max(ranks) - rank), *x.shape[1:])
+                for x, d, rank in zip(fronts, dims, ranks, strict=True)
+            ]
+            return overload(*whole, *others), 0
+        if whole_call:
             whole = [
                 x.unsqueeze(0).expand(info.batch_size, *x.shape) if is_open and d is None else x
                 for x, d, is_open in zip(fronts, dims, open_ended, strict=True)

@@ -127,6 +127,7 @@ class _Laboratory:
         self._kernel = kernel
         self._reference = reference
         self._setup = setup
+        self._shape = setup.case.recorded(spec.signature)
         self._backend = backend
         self._history = history
         self._run = run
@@ -337,7 +338,7 @@ class _Laboratory:
             place="won",
         )
         for record in reversed(won):
-            if (record.shape, record.cache) != (dict(self._setup.case.dims), self._setup.cache):
+            if (record.shape, record.cache) != (self._shape, self._setup.cache):
                 continue
             if record.params.keys() != self._kernel.tune.keys():
                 return None
@@ -396,7 +397,7 @@ class _Laboratory:
             backend=self._kernel.backend,
             machine=self._machine,
             dtype=short_dtypes(self._setup.dtypes),
-            shape=dict(self._setup.case.dims),
+            shape=self._shape,
             threads=self._threads,
             params=dict(configuration),
             source_hash=artifact.source_hash if artifact else self._source_hash,

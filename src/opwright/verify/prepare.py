@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from opwright.backends.operands import contiguous, operands_for
+from opwright.backends.operands import contiguous, operands_for, walk_over
 from opwright.spec.cases import Case, make_inputs
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import DeclarationError, OpwrightError
@@ -47,11 +47,13 @@ class Prepared:
 
     def operands(self, kernel: Kernel) -> tuple[list[tuple[str, Array]], list[int | float]]:
         """The named inputs as ``kernel`` takes them, and the values that it is called with."""
-        if not kernel.strided:
-            return self.inputs, self.signature.values(self.case.dims, self.case.attributes)
-        arrays, strides = operands_for(self.signature, kernel, self.views)
+        arrays = [a for _, a in self.inputs]
+        strides: list[int] = []
+        if kernel.strided:
+            arrays, strides = operands_for(self.signature, kernel, self.views)
         named = [(name, a) for (name, _), a in zip(self.inputs, arrays, strict=True)]
-        return named, self.signature.values(self.case.dims, self.case.attributes, strides)
+        walk = walk_over(self.signature, self.case.dims, arrays)
+        return named, self.signature.values(self.case.dims, self.case.attributes, strides, walk)
 
 
 def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Prepared:

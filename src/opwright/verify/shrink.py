@@ -30,8 +30,14 @@ def shrink(signature: Signature, case: Case, fails: Callable[[Case], bool]) -> C
             tried[key] = fails(smaller)
         return tried[key]
 
-    if len(case.leading) > 1:
-        flat = _with_leading(signature, case, (math.prod(case.leading),))
+    if signature.broadcasts:
+        for leading in ((), ((2,),) * len(signature.batched)):
+            fewer = replace(case, leading=leading)
+            if case.leading and fewer != case and still(fewer):
+                case = fewer
+                break
+    elif len(case.leading) > 1:
+        flat = _with_leading(signature, case, (math.prod(_sizes(case)),))
         case = flat if still(flat) else case
     before: Case | None = None
     while before != case:
@@ -39,7 +45,7 @@ def shrink(signature: Signature, case: Case, fails: Callable[[Case], bool]) -> C
         for dim in case.dims:
             if dim != signature.ellipsis:
                 case = _least(case, case.dims[dim], _resize_dim(dim), still)
-        for axis, size in enumerate(case.leading):
+        for axis, size in enumerate(() if signature.broadcasts else _sizes(case)):
             case = _least(case, size, _resize_axis(signature, axis), still)
     return case
 
@@ -58,6 +64,11 @@ def _resize_axis(signature: Signature, axis: int) -> _Resize:
         )
 
     return resize
+
+
+def _sizes(case: Case) -> tuple[int, ...]:
+    """The leading dimensions, where they are the kernel's own."""
+    return tuple(size for size in case.leading if isinstance(size, int))
 
 
 def _with_leading(signature: Signature, case: Case, leading: tuple[int, ...]) -> Case:

@@ -89,17 +89,29 @@ def _program(signature: Signature, dtypes: Mapping[str, DType], params: Mapping[
         convert = " != 0" if scalar.type is bool else ""
         arguments.append(f"opw_values[{index}].{member}{convert}")
     names = ", ".join(f'"{p.name}"' for p in signature.tensors)
-    values = len(signature.dims) + len(signature.scalars)
+    launch = [f"    {signature.name}<<<opw_grid, opw_block>>>({', '.join(arguments)});"]
+    if signature.broadcasts:
+        types = [signature.dtype(p, dtypes).c for p in signature.tensors]
+        sizes = ", ".join(f"sizeof({_CUDA_TYPES.get(t, t)})" for t in types)
+        walk = f"opw_values + {len(signature.dims) + len(signature.scalars)}"
+        launch = [
+            f"    constexpr std::int64_t opw_sizes[] = {{{sizes}}};",
+            "    const auto opw_item = [=](void* const* opw_tensors) {",
+            *launch,
+            "    };",
+            f"    opw::detail::for_items(opw_tensors, opw_sizes, {walk}, opw_item);",
+        ]
     return "\n".join(
         [
             *(f"#undef {name}" for name in (*dtypes, *params)),
+            *(['#include "opwright/items.h"'] if signature.broadcasts else []),
             "static void opw_launch(dim3 opw_grid, dim3 opw_block, void* const* opw_tensors,",
             "                       const opw::Value* opw_values) {",
-            f"    {signature.name}<<<opw_grid, opw_block>>>({', '.join(arguments)});",
+            *launch,
             "}",
             "int main() {",
             f"    static const char* const names[] = {{{names}}};",
-            f"    return opw::serve(opw_launch, names, {len(signature.tensors)}, {values});",
+            f"    return opw::serve(opw_launch, names, {len(signature.tensors)});",
             "}",
             "",
         ]

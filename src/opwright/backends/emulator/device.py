@@ -251,6 +251,7 @@ class EmulatorDevice(Device):
             f"{self._time_limit:g}",
             str(poison),
             *map(str, (*grid, *block)),
+            str(len(values)),
             *(f"{_bits(v):x}" for v in values),
             *(str(n) for operand in buffers.operands for n in operand),
         ]

@@ -1,5 +1,5 @@
 // A program that serves launches of one kernel. Requests are lines of words on standard input:
-//   file limit poison  gx gy gz  bx by bz  values...  (offset size lead)...
+//   file limit poison  gx gy gz  bx by bz  count values...  (offset size lead)...
 // `file` holds the operands, inputs first, the output last, each at its offset; `values` are 8-byte
 // words in hexadecimal. The line {"served":n} answers the n-th, after what was found in it.
 #include <fcntl.h>
@@ -34,13 +34,15 @@ void check_unchanged(const Operand& input, const char* name, const char* given) 
 }
 
 bool serve_one(const std::string& request, void (*launch)(dim3, dim3, void* const*, const Value*), const char* const* names,
-               size_t tensors, size_t value_count) {
+               size_t tensors) {
     std::istringstream words(request);
     std::string path;
     double limit = 0;
     int poison = 0;
     dim3 grid, block;
-    words >> path >> limit >> poison >> grid.x >> grid.y >> grid.z >> block.x >> block.y >> block.z >> std::hex;
+    size_t value_count = 0;
+    words >> path >> limit >> poison >> grid.x >> grid.y >> grid.z >> block.x >> block.y >> block.z >> value_count;
+    words >> std::hex;
     std::vector<Value> values(value_count);
     for (Value& v : values) {
         uint64_t bits = 0;
@@ -92,11 +94,10 @@ bool serve_one(const std::string& request, void (*launch)(dim3, dim3, void* cons
 
 namespace opw {
 
-int serve(void (*launch)(dim3, dim3, void* const*, const Value*), const char* const* names, std::size_t tensors,
-          std::size_t values) {
+int serve(void (*launch)(dim3, dim3, void* const*, const Value*), const char* const* names, std::size_t tensors) {
     std::string request;
     for (uint64_t served = 1; std::getline(std::cin, request); ++served) {
-        if (!core::serve_one(request, launch, names, tensors, values)) return 3;
+        if (!core::serve_one(request, launch, names, tensors)) return 3;
         std::fflush(stdout);
         core::write_line("{\"served\":" + std::to_string(served) + "}");
     }

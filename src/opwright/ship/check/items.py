@@ -350,6 +350,8 @@ def _small_case(spec: OperatorSpec, dtypes: dict[str, DType], layout: str) -> Ca
         for i, d in enumerate(spec.signature.dims)
         if d != spec.signature.ellipsis
     ]
+    if spec.signature.broadcasts:
+        sizes.insert(0, "...=2x3")
     if spec.signature.ellipsis:
         sizes.insert(0, "...=2x3" if sizes else "...=5x67")
     needed = spec.signature.usual_attributes
@@ -364,7 +366,7 @@ def _large_case(spec: OperatorSpec, dtypes: dict[str, DType]) -> Case:
             spec, dtypes, ",".join(f"{d}={size}" for d in spec.signature.dims), attributes=needed
         )
         elements = spec.bytes_moved(case.dims, case.leading, dtypes)
-        if spec.flops(case.dims) <= 2e7 and elements <= 4e6:
+        if spec.flops(case.dims, case.leading) <= 2e7 and elements <= 4e6:
             break
     return case
 

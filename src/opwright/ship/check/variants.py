@@ -96,9 +96,11 @@ def cases_of(
     cases = list(matrix(spec, dtypes, [v.kernel for v in chain]))
     if quick:
         third = [c for i, c in enumerate(cases) if i // 2 % 3 == 0]
-        cases = [c for c in third if spec.flops(c.dims) <= 2e5]
+        cases = [c for c in third if spec.flops(c.dims, c.leading) <= 2e5]
     large = _ranged_cases(spec, cases, chain)
-    return cases + [c for c in large if not quick or spec.flops(c.dims) <= 2 * MATRIX_COST]
+    return cases + [
+        c for c in large if not quick or spec.flops(c.dims, c.leading) <= 2 * MATRIX_COST
+    ]
 
 
 def _ranged_cases(

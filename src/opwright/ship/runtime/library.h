@@ -63,7 +63,8 @@ struct Operator {
     int tensor_count;
     const char* const* dims;
     int dim_count;
-    int ellipsis;  // index of the dimension that stands for "...", or -1
+    int ellipsis;     // index of the dimension that stands for "...", or -1
+    bool broadcasts;  // leading dimensions broadcast, and a variant computes one item
     const ScalarSpec* scalars;
     int scalar_count;
     std::size_t attrs_size;
@@ -320,7 +321,64 @@ inline int check_arguments(const Operator& op, const DLTensor* const* tensors, V
     return OPW_OK;
 }
 
+// The leading dimensions of the inputs so far, by NumPy's broadcasting, the innermost first.
+struct Joined {
+    int rank = 0;
+    std::int64_t size[max_rank];
+    const char* owner[max_rank];
+};
+
+inline int join_leading(const Operator& op, int t, const DLTensor& given, int leading, Joined& joined) {
+    const bool output = t == op.tensor_count - 1;
+    if (output && leading != joined.rank) {
+        return fail(OPW_RANK, "%s: %s has %d leading dimensions; those of the inputs broadcast to %d", op.name,
+                    op.tensors[t].name, leading, joined.rank);
+    }
+    for (int d = 0; d < leading; ++d) {
+        const std::int64_t size = given.shape[leading - 1 - d];
+        if (d == joined.rank) {
+            joined.size[joined.rank] = 1;
+            joined.owner[joined.rank++] = op.tensors[t].name;
+        }
+        if (size == joined.size[d]) continue;
+        if (joined.size[d] != 1 || output) {
+            if (size == 1 && !output) continue;
+            return fail(OPW_SHAPE, "%s: the leading dimensions of %s and %s do not broadcast: %lld and %lld", op.name,
+                        joined.owner[d], op.tensors[t].name, static_cast<long long>(joined.size[d]),
+                        static_cast<long long>(size));
+        }
+        joined.size[d] = size;
+        joined.owner[d] = op.tensors[t].name;
+    }
+    return OPW_OK;
+}
+
+// What leads from item to item: see opwright/items.h. `copied` tensors are row-major.
+inline void tell_walk(const Operator& op, const DLTensor* const* tensors, const bool* copied, Value* walk) {
+    const int out = op.tensor_count - 1, rank = tensors[out]->ndim - op.tensors[out].rank + 1;
+    int found = 0;
+    for (int d = 0; d < rank; ++d) {
+        const std::int64_t extent = tensors[out]->shape[d];
+        if (extent == 1) continue;
+        Value* step = walk + 1 + found++ * (op.tensor_count + 1);
+        (step++)->i = extent;
+        for (int t = 0; t < op.tensor_count; ++t, ++step) {
+            const DLTensor& given = *tensors[t];
+            const TensorSpec& spec = op.tensors[t];
+            const bool open = spec.rank > 0 && spec.dims[0] == ellipsis_mark;
+            const int at = open ? d - rank + given.ndim - spec.rank + 1 : -1;
+            step->i = 0;
+            if (at < 0 || given.shape[at] == 1) continue;
+            std::int64_t row = 1;
+            for (int inner = at + 1; inner < given.ndim; ++inner) row *= given.shape[inner];
+            step->i = given.strides && !copied[t] ? given.strides[at] : row;
+        }
+    }
+    walk[0].i = found;
+}
+
 inline int settle_dims(const Operator& op, const DLTensor* const* tensors, std::int64_t* sizes) {
+    Joined joined;
     const DLTensor* leading_of = nullptr;
     const char* leading_name = "";
     int leading = 0;
@@ -334,7 +392,9 @@ inline int settle_dims(const Operator& op, const DLTensor* const* tensors, std::
             return fail(OPW_RANK, "%s: %s has %d dimensions; %s needs %s%d", op.name, spec.name, given->ndim,
                         spec.type, open ? "at least " : "", fixed);
         }
-        if (open && leading_of) {
+        if (open && op.broadcasts) {
+            if (const int status = join_leading(op, t, *given, extra, joined)) return status;
+        } else if (open && leading_of) {
             bool same = extra == leading;
             for (int d = 0; same && d < extra; ++d) same = given->shape[d] == leading_of->shape[d];
             if (!same) {
@@ -429,19 +489,24 @@ inline int check_context(const Operator& op, const CallContext* context) {
     return OPW_OK;
 }
 
+// How many dimensions of a tensor, its leading ones where they broadcast, no variant sees.
+inline int unseen(const Operator& op, const TensorSpec& spec) {
+    return op.broadcasts && spec.rank > 0 && spec.dims[0] == ellipsis_mark ? 1 : 0;
+}
+
 // The strides of a tensor's own dimensions in row-major order, in elements; "..." is one of them.
-inline void tell_row_major(const TensorSpec& spec, const DLTensor& given, Value* strides) {
+inline void tell_row_major(const Operator& op, const TensorSpec& spec, const DLTensor& given, Value* strides) {
     std::int64_t row = 1;
-    for (int d = spec.rank - 1, at = given.ndim - 1; d >= 0; --d, --at) {
-        strides[d].i = row;
+    for (int d = spec.rank - 1, at = given.ndim - 1; d >= unseen(op, spec); --d, --at) {
+        strides[d - unseen(op, spec)].i = row;
         if (spec.dims[d] != ellipsis_mark) row *= given.shape[at];
     }
 }
 
 // The same as they are. False for what a kernel cannot be told: negative strides, and leading
 // dimensions that do not collapse into one. Of a dimension of one element, that of row-major order.
-inline bool tell_strides(const TensorSpec& spec, const DLTensor& given, Value* strides) {
-    tell_row_major(spec, given, strides);
+inline bool tell_strides(const Operator& op, const TensorSpec& spec, const DLTensor& given, Value* strides) {
+    tell_row_major(op, spec, given, strides);
     if (!given.strides) return true;
     for (int d = 0; d < given.ndim; ++d) {
         if (given.shape[d] == 0) return true;
@@ -455,9 +520,10 @@ inline bool tell_strides(const TensorSpec& spec, const DLTensor& given, Value* s
         const std::int64_t stride = given.strides[at];
         if (stride < 0) return false;
         if (at >= leading) {
-            strides[at - leading + (open ? 1 : 0)].i = stride;
+            strides[at - leading + (open ? 1 : 0) - unseen(op, spec)].i = stride;
             continue;
         }
+        if (op.broadcasts) continue;  // told by tell_walk
         if (any && stride != inner) return false;
         if (!any) strides[0].i = stride;
         any = true;
@@ -473,7 +539,8 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
     int types[max_variables + 1];
     bool may_be[max_choices];
     std::int64_t sizes[max_dims + 1];
-    Value values[max_dims + max_strides + max_scalars + 1], scalars[max_scalars + 1];
+    constexpr int max_walk = 1 + max_rank * (max_tensors + 1);
+    Value values[max_dims + max_strides + max_scalars + max_walk], scalars[max_scalars + 1];
     if (const int status = check_context(op, context)) return status;
     if (const int status = check_arguments(op, tensors, views, types, may_be)) return status;
     const Choice* choice = nullptr;
@@ -505,6 +572,7 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
         return OPW_OK;
     }
     Packed packed[max_tensors];
+    bool copied[max_tensors] = {};
     void* data[max_tensors];
     // Where a tensor has no elements, an address that exists all the same.
     alignas(64) static char nowhere[64];
@@ -512,9 +580,9 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
     for (int t = 0; t < op.tensor_count; ++t) {
         data[t] = views[t].count > 0 ? views[t].data : nowhere;
         if (t < inputs && variant->strided) {
-            const bool as_it_lies = tell_strides(op.tensors[t], *tensors[t], values + count);
-            if (!as_it_lies) tell_row_major(op.tensors[t], *tensors[t], values + count);
-            count += op.tensors[t].rank;
+            const bool as_it_lies = tell_strides(op, op.tensors[t], *tensors[t], values + count);
+            if (!as_it_lies) tell_row_major(op, op.tensors[t], *tensors[t], values + count);
+            count += op.tensors[t].rank - unseen(op, op.tensors[t]);
             if (as_it_lies) continue;
         }
         if (views[t].count == 0 || views[t].dense) continue;
@@ -525,8 +593,10 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
         }
         if (t < inputs) copy_strided(views[t], copy, true);
         data[t] = copy;
+        copied[t] = true;
     }
     std::copy_n(scalars, op.scalar_count, values + count);
+    if (op.broadcasts) tell_walk(op, tensors, copied, values + count + op.scalar_count);
     if (const int status = enter(op, *variant, context, data, values)) return status;
     if (data[inputs] != out.data) copy_strided(out, static_cast<char*>(data[inputs]), false);
     return OPW_OK;

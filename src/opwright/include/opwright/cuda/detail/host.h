@@ -213,7 +213,7 @@ OPW_API cudaError_t place(void** pointer, std::size_t size, std::size_t lead, co
 OPW_API void limit_time(double seconds);
 // Serves launches of one kernel until standard input ends (see core/serve.cpp); a program's exit code.
 OPW_API int serve(void (*launch)(dim3 grid, dim3 block, void* const* tensors, const Value* values),
-                  const char* const* names, std::size_t tensors, std::size_t values);
+                  const char* const* names, std::size_t tensors);
 OPW_API cudaError_t to_symbol(const void* symbol, const void* from, std::size_t size, std::size_t offset,
                               cudaMemcpyKind kind);
 OPW_API cudaError_t from_symbol(void* to, const void* symbol, std::size_t size, std::size_t offset,
