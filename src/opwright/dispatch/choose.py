@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from opwright.backends.base import Artifact, Backend, FastCalls
 from opwright.backends.registry import backend_named
 from opwright.history.store import History
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, MachineError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
 
 # A time measured at sizes more than this factor away, in any dimension, says nothing here.
@@ -53,7 +53,8 @@ class Choice:
 class _Candidate:
     """A kernel and the tunables it would run with here.
 
-    Those of a tuning have the sizes it was made for, and the median time in nanoseconds.
+    Those of a tuning have the sizes it was made for, and the median time in nanoseconds (infinite
+    where it was timed in cold caches, which compares with nothing).
     """
 
     row: Kernel
@@ -267,7 +268,7 @@ def _by_speed(
                     median = t.times.median_ns
                     there[row.name] = min(median, there.get(row.name, median))
         # Tuning a lower rung says nothing of those above it, unless they have times there too.
-        if candidate.tuned_at is not None:
+        if candidate.tuned_at is not None and candidate.median < math.inf:
             there = timed.setdefault(_sizes(candidate.tuned_at), {})
             if all(above.row.name in there for above in candidates[:index]):
                 there[row.name] = candidate.median
@@ -328,7 +329,8 @@ def _tuned(
         except (BuildError, UsageError):  # the row has changed since
             continue
         if built.key == record.artifact_key:
-            return _Candidate(row, params, record.shape, record.times.median_ns)
+            median = record.times.median_ns if record.cache == "warm" else math.inf
+            return _Candidate(row, params, record.shape, median)
     return untuned
 
 

@@ -89,7 +89,7 @@ class Operator(OperatorSpec):
         check_room(self.name, copied + (0 if direct else math.prod(shape) * dtype.itemsize))
         target = result if direct else np.empty(shape, dtype)
         taken, strides = operands_for(signature, chosen.row, arrays)
-        values = [*dims.values(), *strides, *scalars.values()]
+        values = signature.values(dims, scalars, strides)
         chosen.run(taken, target, values, chosen.threads)
         if not direct:
             np.copyto(result, target)

@@ -48,10 +48,10 @@ class Prepared:
     def operands(self, kernel: Kernel) -> tuple[list[tuple[str, Array]], list[int | float]]:
         """The named inputs as ``kernel`` takes them, and the values that it is called with."""
         if not kernel.strided:
-            return self.inputs, [*self.case.dims.values(), *self.case.attributes.values()]
+            return self.inputs, self.signature.values(self.case.dims, self.case.attributes)
         arrays, strides = operands_for(self.signature, kernel, self.views)
         named = [(name, a) for (name, _), a in zip(self.inputs, arrays, strict=True)]
-        return named, [*self.case.dims.values(), *strides, *self.case.attributes.values()]
+        return named, self.signature.values(self.case.dims, self.case.attributes, strides)
 
 
 def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Prepared:
