@@ -58,6 +58,8 @@ class EmulatorBackend(Backend):
             return "its row gives no block= and grid= to launch it with"
         if kernel.strided:
             return "its row says strided=True, and this backend gives kernels no strides"
+        if kernel.packs:
+            return "its row says packs=, and this backend has no packed calls"
         foreign = [flag for flag in kernel.flags if not flag.startswith("-D")]
         if foreign:
             return f"its flags {' '.join(foreign)} are for another compiler than the host's"
