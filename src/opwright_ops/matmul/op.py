@@ -38,14 +38,19 @@ matmul.kernels(
         tune={"BLOCK": [64, 16, 32, 128]},
     ),
     Kernel(
-        "cpu_v4_avx2.cpp",
-        change="packed panels, 6 x 16 sums in registers, AVX2, threads",
+        "cpu_v4_portable.cpp",
+        change="packed panels, 4 x 8 sums in registers, threads",
+        threads=True,
+    ),
+    Kernel(
+        "cpu_v5_avx2.cpp",
+        change="6 x 16 sums in registers, AVX2",
         isa="avx2",
         threads=True,
     ),
     Kernel(
-        "cpu_v5_avx512.cpp",
-        change="12 x 32 sums in registers, AVX-512, threads",
+        "cpu_v6_avx512.cpp",
+        change="12 x 32 sums in registers, AVX-512",
         isa="avx512",
         threads=True,
     ),

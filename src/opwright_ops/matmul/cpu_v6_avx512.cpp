@@ -4,5 +4,6 @@
 #include "micro_avx512.h"
 
 extern "C" void matmul(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k) {
-    gemm::multiply<gemm::Avx512<opw::acc_t<T>>>(a, b, out, m, n, k);
+    gemm::multiply<gemm::Avx512<opw::acc_t<T>>>(gemm::contiguous(a, k), gemm::contiguous(b, n), out, m,
+                                                n, k);
 }

@@ -1,0 +1,9 @@
+// The same algorithm with AVX2 and FMA: 6 x 16 floats of C in 12 registers of 32 bytes, and 20
+// instructions do 12 multiply-adds of 8 floats.
+#include "gemm.h"
+#include "micro_avx2.h"
+
+extern "C" void matmul(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k) {
+    gemm::multiply<gemm::Avx2<opw::acc_t<T>>>(gemm::contiguous(a, k), gemm::contiguous(b, n), out, m, n,
+                                              k);
+}
