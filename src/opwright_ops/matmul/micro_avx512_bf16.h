@@ -13,6 +13,7 @@ namespace gemm {
 
 // 12 x 2 sums as for floats: an instruction waits 6 cycles for its sum, so 6 or more are in flight.
 struct Avx512Bf16 : Avx512<float> {
+    using Thin = Avx512Bf16;
     using Packed_a = opw::bf16;
     using Packed_b = opw::bf16;
     using Words = std::uint32_t __attribute__((vector_size(64)));

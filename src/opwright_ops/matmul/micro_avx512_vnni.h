@@ -16,6 +16,7 @@ namespace gemm {
 // (`head`), negated, where the sums start.
 template <class Elem_a>
 struct Avx512Vnni : Avx512<std::int32_t> {
+    using Thin = Avx512Vnni;
     using Packed_a = Elem_a;
     using Packed_b = std::int8_t;
     static constexpr int group = 4, step = 4, head = std::is_signed_v<Elem_a>;

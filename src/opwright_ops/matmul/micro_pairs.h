@@ -21,7 +21,7 @@ template <int Bytes> struct Pairs {
     using Acc = std::int32_t;
     using Packed_a = std::int16_t;
     using Packed_b = std::int16_t;
-    typedef std::uint32_t Vec __attribute__((vector_size(Bytes)));
+    using Vec = Vector<std::uint32_t, Bytes / 4>;
     static constexpr int lanes = Bytes / 4, group = 2, step = 2, head = 0;
     static constexpr std::uint32_t flip_a = 0;
 
@@ -53,7 +53,7 @@ template <int Bytes> struct Pairs {
         asm("pmaddwd %1, %0" : "+x"(x) : "x"(y));
         return z + x;
 #else
-        typedef std::int32_t Signed __attribute__((vector_size(Bytes)));
+        using Signed = Vector<std::int32_t, lanes>;
         const auto odd_x = reinterpret_cast<Signed>(x), odd_y = reinterpret_cast<Signed>(y);
         const auto even_x = reinterpret_cast<Signed>(x << 16), even_y = reinterpret_cast<Signed>(y << 16);
         const Signed even = (even_x >> 16) * (even_y >> 16), odd = (odd_x >> 16) * (odd_y >> 16);
@@ -70,11 +70,17 @@ private:
 };
 
 #if defined(__AVX512BW__)
-template <> struct Avx512<std::int32_t> : Pairs<64>, Avx512Tile {};
+template <> struct Avx512<std::int32_t> : Pairs<64>, Avx512Tile {
+    using Thin = Avx512;
+};
 #elif defined(__AVX2__)
-template <> struct Avx2<std::int32_t> : Pairs<32>, Avx2Tile {};
+template <> struct Avx2<std::int32_t> : Pairs<32>, Avx2Tile {
+    using Thin = Avx2;
+};
 #else
-template <> struct Portable<std::int32_t> : Pairs<16>, PortableTile {};
+template <> struct Portable<std::int32_t> : Pairs<16>, PortableTile {
+    using Thin = Portable;
+};
 #endif
 
 }  // namespace gemm
