@@ -19,6 +19,10 @@ namespace gemm {
 // lines, products along k need no packing at all.
 constexpr int64_t few_dot_rows = 16, few_dots = 4;
 
+// Sums that are worked on at a time, 32 KiB: with few rows, long pieces of the rows of B, so that the next
+// page is rarely a surprise.
+constexpr int64_t dot_sums = 8192, dot_width = 4096;
+
 // A few rows of A against columns of B that are neighbours: for 32 terms and as many columns as a tile
 // has, the micro-kernel adds to rows of sums, from a panel that never leaves L1.
 template <class Isa, class ElemA, class ElemB, class To>
@@ -39,11 +43,11 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
         const int64_t terms = std::min(depth, k - c * depth);
         Pack_a::rows(a.from(0, c * depth), few, few, terms, packed + c * few * stride, stride);
     }
-    const int64_t width = std::min(widest, thin_sums / few / 64 * 64);
+    const int64_t width = std::min(dot_width, dot_sums / few / 64 * 64);
     const int64_t parts = ceil_div(few, Isa::rows);
     const int64_t grain = ceil_div(work_per_thread, few * std::max<int64_t>(k, 1));
     opw::parallel_for(n, ceil_div(grain, 64) * 64, [=](int64_t begin, int64_t end) {
-        alignas(64) Acc sums[thin_sums];
+        alignas(64) Acc sums[dot_sums];
         alignas(64) Packed_b panel[(depth + Isa::group) * Micro::cols];
         for (int64_t j = begin; j < end; j += width) {
             const int64_t cols = std::min(width, end - j);
