@@ -19,6 +19,9 @@ template <> struct Blocks<double> {
 // Up to this many rows, or columns, copying an element of the other operand costs more than it saves.
 constexpr std::int64_t few_rows = 8, few_cols = 2;
 
+// An operand of up to so many bytes stays in L2 while it is used, packed or not.
+constexpr std::int64_t direct_bytes = 128 << 10;
+
 // Multiply-adds worth waking a thread for: about 20 us of work where waking takes 5.
 constexpr std::int64_t work_per_thread = std::int64_t{1} << 20;
 

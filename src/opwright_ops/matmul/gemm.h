@@ -25,6 +25,7 @@
 #include "opwright/parallel.h"
 #include "pack.h"
 #include "thin.h"
+#include "thin_dot.h"
 #include "vectors.h"
 #include "workspace.h"
 
@@ -43,6 +44,7 @@ template <class Isa> struct Store {
 // B packed once for many products: for each block of terms, its column panels one after the other. The
 // micro-kernel reads them in this order, whatever the number of threads.
 template <class Isa> struct Packed {
+    using Element = typename Isa::Packed_b;
     const typename Isa::Packed_b* data;
 };
 
@@ -60,6 +62,8 @@ public:
         return std::min(k_, cut(ceil_div(k_, Isa::step), block, blocks) * Isa::step);
     }
     static int64_t padded(int64_t depth) { return ceil_div(depth, Isa::step) * Isa::step; }
+    // Elements of a panel for each of its columns.
+    static int64_t panel(int64_t depth) { return padded(depth) + Isa::head * Isa::group; }
 
     const int64_t blocks, most;  // how many, and the terms that the longest has when packed
 
@@ -71,10 +75,11 @@ template <class Isa, class ElemA, class SourceB, class Out, class Epilogue> clas
     using Acc = typename Isa::Acc;
     using Packed_a = typename Isa::Packed_a;
     using Packed_b = typename Isa::Packed_b;
+    using ElemB = typename SourceB::Element;
     using Block = Blocks<Packed_b>;
     // A line more than a power of two: the rows of a panel do not compete for one set of L1.
     static constexpr int a_stride = Block::depth + 64 / sizeof(Packed_a);
-    using Micro = Tile<Isa, a_stride>;
+    using Micro = Tile<Isa>;
     using Pack_a = Packer<Isa, ElemA, Packed_a, Isa::flip_a>;
 
     static constexpr int tile_cols = Micro::cols;
@@ -96,11 +101,12 @@ public:
         block_rows_ = sums_beside && depth_.blocks > 1 ? std::min(rows, Block::rows) : Isa::rows;
         block_cols_ = std::min(Block::cols, cols / tile_cols * tile_cols);
         const int64_t a_bytes = lines(Isa::rows * a_stride * sizeof(Packed_a));
-        const int64_t b_bytes = packs_b ? lines(depth_.most * block_cols_ * sizeof(Packed_b)) : 0;
+        const int64_t b_bytes = packs_b ? lines(depth_.panel(depth_.most) * block_cols_ * sizeof(Packed_b)) : 0;
         const int64_t sums = sums_beside ? lines(block_rows_ * block_cols_ * sizeof(Acc)) : 0;
         const int64_t share = a_bytes + b_bytes + sums;
         char* memory = scratch<char>(share * grid.rows * grid.cols);
         opw::parallel_for(grid.rows * grid.cols, 1, [&](int64_t begin, int64_t end) {
+            [[maybe_unused]] const typename Micro::Session session;
             for (int64_t task = begin; task < end; ++task) {
                 char* own = memory + task * share;
                 multiply(part_of(grid, task), Scratch{reinterpret_cast<Packed_a*>(own),
@@ -116,6 +122,15 @@ private:
     };
     struct Part {
         int64_t row_begin, row_end, col_begin, col_end;
+    };
+    struct Panel_a {
+        const Packed_a* data;
+        int64_t stride;
+    };
+    struct Panels_b {
+        const Packed_b* there;  // where they are unpacked, with rows `stride` apart; or null
+        int64_t stride;
+        const Packed_b* packed;
     };
     struct Scratch {
         Packed_a* a;
@@ -177,11 +192,11 @@ private:
         for (int64_t block = 0; block < depth_.blocks; ++block) {
             const int64_t begin = depth_.begin(block), depth = depth_.begin(block + 1) - begin;
             const bool last = block + 1 == depth_.blocks;
-            const Packed_b* b = packed_b(begin, depth, j, cols, scratch.b);
+            const Panels_b b = panels_b(block, begin, depth, j, cols, scratch.b);
             for (int64_t panel = 0; panel < panels; ++panel) {
                 const int64_t top = cut(rows, panel, panels), row = row_begin + top;
                 const int64_t height = cut(rows, panel + 1, panels) - top;
-                Pack_a::rows(rows_of(a_).from(row, begin), height, m_ - row, depth, scratch.a, a_stride);
+                const Panel_a a = panel_a(row, height, begin, depth, scratch.a);
                 Out* out = out_ + row * n_ + j;
                 Acc* sums;
                 int64_t stride;
@@ -193,8 +208,12 @@ private:
                     stride = n_;
                 }
                 for (int64_t t = 0; t < cols; t += tile_cols) {
-                    Micro::multiply(height, std::min<int64_t>(tile_cols, cols - t), depth_.padded(depth),
-                                    scratch.a, b + t * depth_.padded(depth), sums + t, stride, block > 0);
+                    const int64_t width = std::min<int64_t>(tile_cols, cols - t);
+                    const bool there = width == tile_cols && b.there;
+                    Micro::multiply(height, width, depth_.padded(depth), a.data, a.stride,
+                                    there ? b.there + t : b.packed + t * depth_.panel(depth),
+                                    there ? b.stride : ceil_div(width, Isa::lanes) * Isa::lanes * Isa::group,
+                                    sums + t, stride, block > 0);
                 }
                 if (!finishes || !last) continue;
                 for (int64_t i = 0; i < height; ++i) {
@@ -204,28 +223,55 @@ private:
         }
     }
 
-    // Column panels one after the other, terms [begin, begin + depth) and columns [j, j + cols).
-    const Packed_b* packed_b(int64_t begin, int64_t depth, int64_t j, int64_t cols, Packed_b* to) const {
+    // Whether so many lines are an operand that need not be packed.
+    bool fits(int64_t lines) const { return lines * k_ * int64_t{sizeof(Acc)} <= direct_bytes; }
+
+    // Rows [row, row + height) and terms [begin, begin + depth): packed, or where they are.
+    Panel_a panel_a(int64_t row, int64_t height, int64_t begin, int64_t depth, Packed_a* to) const {
+        const Lines<ElemA> lines = rows_of(a_).from(row, begin);
+        if constexpr (std::is_same_v<ElemA, Packed_a> && Isa::group == 1) {
+            // Its rows must not compete for one set of L1: 12 of them, 1 KiB apart, do not.
+            if (lines.along == 1 && lines.across <= Block::depth && fits(m_)) {
+                return {lines.data, lines.across};
+            }
+        }
+        Pack_a::rows(lines, height, m_ - row, depth, to, a_stride);
+        return {to, a_stride};
+    }
+
+    // Terms [begin, begin + depth) and columns [j, j + cols): column panels one after the other, or,
+    // but for a last one that is not whole, where they are.
+    Panels_b panels_b([[maybe_unused]] int64_t block, int64_t begin, int64_t depth, int64_t j,
+                      int64_t cols, Packed_b* to) const {
         if constexpr (packs_b) {
-            pack_panels(b_, begin, depth, j, cols, to);
-            return to;
+            int64_t first = 0;
+            const Lines<ElemB> lines = cols_of(b_).from(j, begin);
+            Panels_b panels{nullptr, 0, to};
+            if constexpr (std::is_same_v<ElemB, Packed_b> && Isa::group == 1) {
+                if (lines.across == 1 && fits(n_)) {
+                    panels = {lines.data, lines.along, to};
+                    first = cols / tile_cols * tile_cols;
+                }
+            }
+            pack_panels(lines, first, cols, depth, to);
+            return panels;
         } else {
-            return b_.data + panel_offset(begin, depth, j, n_);
+            return {nullptr, 0, b_.data + panel_offset(block, begin, depth, j, n_)};
         }
     }
 
-    template <class ElemB>
-    static void pack_panels(const Operand<ElemB>& b, int64_t begin, int64_t depth, int64_t j,
-                            int64_t cols, Packed_b* to) {
-        const Lines<ElemB> lines = cols_of(b).from(j, begin);
-        for (int64_t t = 0; t < cols; t += tile_cols) {
-            Packer<Isa, ElemB, Packed_b>::panel(lines.from(t, 0), std::min<int64_t>(tile_cols, cols - t),
-                                                depth, to + t * Depth<Isa>::padded(depth));
+    // Column panels of lines [first, last), of which the first is a whole number of panels after `to`.
+    static void pack_panels(const Lines<ElemB>& lines, int64_t first, int64_t last, int64_t depth,
+                            Packed_b* to) {
+        for (int64_t t = first; t < last; t += tile_cols) {
+            Packer<Isa, ElemB, Packed_b>::panel(lines.from(t, 0), std::min<int64_t>(tile_cols, last - t),
+                                                depth, to + t * Depth<Isa>::panel(depth));
         }
     }
 
-    static int64_t panel_offset(int64_t begin, int64_t depth, int64_t j, int64_t n) {
-        return begin * (ceil_div(n, Isa::lanes) * Isa::lanes) + j * Depth<Isa>::padded(depth);
+    static int64_t panel_offset(int64_t block, int64_t begin, int64_t depth, int64_t j, int64_t n) {
+        return (begin + block * Isa::head * Isa::group) * (ceil_div(n, Isa::lanes) * Isa::lanes) +
+               j * Depth<Isa>::panel(depth);
     }
 
     template <class I, class Elem>
@@ -242,8 +288,8 @@ private:
 
 // Bytes that pack() writes for a B of k terms and n columns, to an address aligned to a cache line.
 template <class Isa> int64_t packed_bytes(int64_t n, int64_t k) {
-    return Depth<Isa>::padded(k) * (ceil_div(n, Isa::lanes) * Isa::lanes) *
-           int64_t{sizeof(typename Isa::Packed_b)};
+    const int64_t terms = Depth<Isa>::padded(k) + Depth<Isa>(k).blocks * Isa::head * Isa::group;
+    return terms * (ceil_div(n, Isa::lanes) * Isa::lanes) * int64_t{sizeof(typename Isa::Packed_b)};
 }
 
 // B to its packed form, for any number of products with Packed<Isa>{to}.
@@ -256,8 +302,8 @@ void pack(Operand<Elem> b, typename Isa::Packed_b* to, int64_t n, int64_t k) {
         for (int64_t task = first; task < last; ++task) {
             const int64_t block = task / panels, j = task % panels * Whole::tile_cols;
             const int64_t begin = all.begin(block), depth = all.begin(block + 1) - begin;
-            Whole::pack_panels(b, begin, depth, j, std::min<int64_t>(Whole::tile_cols, n - j),
-                               to + Whole::panel_offset(begin, depth, j, n));
+            Whole::pack_panels(cols_of(b).from(j, begin), 0, std::min<int64_t>(Whole::tile_cols, n - j),
+                               depth, to + Whole::panel_offset(block, begin, depth, j, n));
         }
     });
 }
@@ -269,9 +315,13 @@ void multiply(Operand<ElemA> a, SourceB b, Out* out, int64_t m, int64_t n, int64
               const Epilogue& epilogue = {}) {
     if (m == 0 || n == 0) return;
     if constexpr (!std::is_same_v<SourceB, Packed<Isa>>) {
-        const Thin_out<Out, Epilogue> to{out, n, m > few_rows, epilogue};
-        if (m <= few_rows && thin<Isa>(rows_of(a), m, cols_of(b), n, k, to)) return;
-        if (n <= few_cols && m > few_rows && thin<Isa>(cols_of(b), n, rows_of(a), m, k, to)) return;
+        if constexpr (Isa::group > 1) {
+            if (thin_dot<typename Isa::Thin>(rows_of(a), cols_of(b), out, m, n, k, epilogue)) return;
+        } else {
+            const Thin_out<Out, Epilogue> to{out, n, m > few_rows, epilogue};
+            if (m <= few_rows && thin<Isa>(rows_of(a), m, cols_of(b), n, k, to)) return;
+            if (n <= few_cols && m > few_rows && thin<Isa>(cols_of(b), n, rows_of(a), m, k, to)) return;
+        }
     }
     Gemm<Isa, ElemA, SourceB, Out, Epilogue>(a, b, out, m, n, k, epilogue).run();
 }

@@ -17,6 +17,8 @@
 //                           group * sizeof(Packed) == sizeof(Acc)
 //   step                    packed operands have zeros up to a multiple of this many terms
 //   flip_a                  bits that packing flips in each word of A
+//   head                    1 where a panel of B has a row of words more, in front: what its sums start from
+//                           to undo the flips; else 0
 //
 // and, where `group` is not 1, a register of words and what is done with it:
 //
@@ -39,35 +41,57 @@ namespace gemm {
 template <class Elem> struct Widened {
     using Packed_a = Elem;
     using Packed_b = Elem;
-    static constexpr int group = 1, step = 1;
+    static constexpr int group = 1, step = 1, head = 0;
     static constexpr std::uint32_t flip_a = 0;
 };
 
+// Keeps a compiler from rewriting an address: with three strides of A in registers, every fourth row's
+// pointer reaches the next three, where one for each row would not leave enough.
+template <class X> X opaque(X x) {
+    asm("" : "+r"(x));
+    return x;
+}
+
 // C[rows, cols] = A[rows, depth] * B[depth, cols], plus C as it was where `add` is set; `depth` is a
-// multiple of `step`. `a` has rows a fixed `AStride` apart; `b` is a packed panel, `Vectors * lanes` wide.
-// `c` has rows `ldc` apart and `(Vectors - 1) * lanes + last` columns.
-template <class Isa, int Rows, int Vectors, int AStride>
-void micro_kernel(int64_t depth, const typename Isa::Packed_a* a, const typename Isa::Packed_b* b,
-                  typename Isa::Acc* c, int64_t ldc, int last, bool add) {
+// multiple of `step`. Rows of `a` are `lda` apart, rows of words of `b` are `ldb`; `c` has rows `ldc` apart
+// and `(Vectors - 1) * lanes + last` columns.
+template <class Isa, int Rows, int Vectors>
+void micro_kernel(int64_t depth, const typename Isa::Packed_a* a, int64_t lda,
+                  const typename Isa::Packed_b* b, int64_t ldb, typename Isa::Acc* c, int64_t ldc,
+                  int last, bool add) {
     using Vec = typename Isa::Vec;
-    constexpr int lanes = Isa::lanes, group = Isa::group;
+    constexpr int lanes = Isa::lanes, group = Isa::group, fours = (Rows + 3) / 4;
+    Vec start[Vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
+        if constexpr (Isa::head) {
+            start[v] = Isa::words(b + v * lanes * group);
+        } else {
+            start[v] = Vec{};
+        }
+    }
+    b += Isa::head * ldb;
     Vec sums[Rows][Vectors];
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; ++v) {
-            sums[i][v] = Vec{};
+            sums[i][v] = start[v];
             __builtin_prefetch(c + i * ldc + v * lanes, 1);
         }
     }
-    for (int64_t p = 0; p < depth; p += group, a += group, b += Vectors * lanes * group) {
+    const int64_t strides[4] = {0, opaque(lda), 2 * opaque(lda), opaque(3 * lda)};
+    const typename Isa::Packed_a* rows[fours];
+#pragma GCC unroll 4
+    for (int r = 0; r < fours; ++r) rows[r] = opaque(a + 4 * r * lda);
+    for (const auto end = a + depth; rows[0] != end; b += ldb) {
         if constexpr (group == 1) {
             Vec row[Vectors];
 #pragma GCC unroll 4
             for (int v = 0; v < Vectors; ++v) row[v] = Isa::load(b + v * lanes);
 #pragma GCC unroll 16
             for (int i = 0; i < Rows; ++i) {
-                const Vec factor = a[i * AStride] - Vec{};  // x - 0 is x, even for -0
+                const Vec factor = rows[i / 4][strides[i % 4]] - Vec{};  // x - 0 is x, even for -0
 #pragma GCC unroll 4
                 for (int v = 0; v < Vectors; ++v) sums[i][v] = Isa::fma(factor, row[v], sums[i][v]);
             }
@@ -77,11 +101,13 @@ void micro_kernel(int64_t depth, const typename Isa::Packed_a* a, const typename
             for (int v = 0; v < Vectors; ++v) row[v] = Isa::words(b + v * lanes * group);
 #pragma GCC unroll 16
             for (int i = 0; i < Rows; ++i) {
-                const auto factor = Isa::broadcast(a + i * AStride);
+                const auto factor = Isa::broadcast(rows[i / 4] + strides[i % 4]);
 #pragma GCC unroll 4
                 for (int v = 0; v < Vectors; ++v) sums[i][v] = Isa::dot(factor, row[v], sums[i][v]);
             }
         }
+#pragma GCC unroll 4
+        for (int r = 0; r < fours; ++r) rows[r] = opaque(rows[r] + group);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i, c += ldc) {
@@ -99,21 +125,25 @@ void micro_kernel(int64_t depth, const typename Isa::Packed_a* a, const typename
 
 // Tiles of any size up to the largest: a micro-kernel for each height, so that no row is computed in
 // vain, and for each number of vectors.
-template <class Isa, int AStride> class Tile {
+template <class Isa> class Tile {
     using Acc = typename Isa::Acc;
     using Packed_a = typename Isa::Packed_a;
     using Packed_b = typename Isa::Packed_b;
-    using Kernel = void (*)(int64_t, const Packed_a*, const Packed_b*, Acc*, int64_t, int, bool);
+    using Kernel = void (*)(int64_t, const Packed_a*, int64_t, const Packed_b*, int64_t, Acc*, int64_t,
+                            int, bool);
 
 public:
     static constexpr int cols = Isa::lanes * Isa::vectors;
 
+    // What a thread needs around the calls: nothing.
+    struct Session {};
+
     // As above, for 0 < height <= Isa::rows and 0 < width <= cols.
-    static void multiply(int64_t height, int64_t width, int64_t depth, const Packed_a* a,
-                         const Packed_b* b, Acc* c, int64_t ldc, bool add) {
+    static void multiply(int64_t height, int64_t width, int64_t depth, const Packed_a* a, int64_t lda,
+                         const Packed_b* b, int64_t ldb, Acc* c, int64_t ldc, bool add) {
         const int64_t vectors = ceil_div(width, Isa::lanes);
         const int last = static_cast<int>(width - (vectors - 1) * Isa::lanes);
-        kernels[vectors - 1][height - 1](depth, a, b, c, ldc, last, add);
+        kernels[vectors - 1][height - 1](depth, a, lda, b, ldb, c, ldc, last, add);
     }
 
 private:
@@ -121,11 +151,11 @@ private:
 
     template <int Vectors, int... I>
     static constexpr Heights of_width(std::integer_sequence<int, I...>) {
-        return {{&micro_kernel<Isa, I + 1, Vectors, AStride>...}};
+        return {{&micro_kernel<Isa, I + 1, Vectors>...}};
     }
-    template <int... V>
-    static constexpr std::array<Heights, Isa::vectors> of_widths(std::integer_sequence<int, V...>) {
-        return {{of_width<V + 1>(std::make_integer_sequence<int, Isa::rows>{})...}};
+    template <int... Width>
+    static constexpr std::array<Heights, Isa::vectors> of_widths(std::integer_sequence<int, Width...>) {
+        return {{of_width<Width + 1>(std::make_integer_sequence<int, Isa::rows>{})...}};
     }
     static constexpr auto kernels = of_widths(std::make_integer_sequence<int, Isa::vectors>{});
 };

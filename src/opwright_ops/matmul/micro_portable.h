@@ -13,12 +13,15 @@ namespace gemm {
 
 // 4 x 2 sums leave 8 of 16 registers for B, the broadcast of A and, without fused multiply-add, the
 // products: 8 multiplications and 8 additions for 2 loads and 4 broadcasts.
-template <class Sum> struct Portable : Widened<Sum> {
+struct PortableTile {
+    static constexpr int rows = 4;
+    static constexpr int vectors = 2;
+};
+
+template <class Sum> struct Portable : PortableTile, Widened<Sum> {
     using Acc = Sum;
     using Vec = Vector<Sum, 16 / sizeof(Sum)>;
     static constexpr int lanes = 16 / sizeof(Sum);
-    static constexpr int rows = 4;
-    static constexpr int vectors = 2;
 
     static Vec fma(Vec x, Vec y, Vec z) { return x * y + z; }
     static Vec load(const Sum* p) {
