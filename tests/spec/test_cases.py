@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -224,6 +224,18 @@ def test_attributes_without_a_default_get_a_value() -> None:
     seen = [c.attributes for c in matrix(needs, F32, [])]
     assert {"a": 1.0, "b": 1, "c": True} in seen
     assert {a["c"] for a in seen} == {True, False}
+
+
+def test_every_word_of_an_attribute_has_its_cases() -> None:
+    @operator(dtypes={"T": ["f32"]})
+    def act(
+        x: Tensor[T, "m"], how: Literal["none", "relu", "gelu"] = "relu", by: float = 1.0
+    ) -> Tensor[T, "m"]:
+        return x * by
+
+    seen = [c.attributes for c in matrix(act, F32, [])]
+    for word in ("none", "relu", "gelu"):
+        assert {"how": word, "by": 1.0} in seen
 
 
 # ------------------------------------------------------------------------------------- values

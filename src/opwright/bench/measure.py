@@ -20,10 +20,10 @@ from opwright.bench.stats import Ratio, Summary, noise_floor, paired_ratio, summ
 from opwright.history.store import History
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case, check_memory, make_inputs
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.verify.engine import KernelReport, Options, verify
 from opwright.verify.witness import Witness, witness
 
@@ -91,7 +91,13 @@ class _KernelCandidate:
     """A kernel in a worker; ``fault`` says how it ended if it did."""
 
     def __init__(
-        self, name: str, device: Device, artifact: Artifact, buffers: Buffers, setup: Setup
+        self,
+        name: str,
+        device: Device,
+        artifact: Artifact,
+        buffers: Buffers,
+        setup: Setup,
+        values: Sequence[int | float],
     ) -> None:
         self.name = name
         self.fault: Fault | None = None
@@ -101,13 +107,13 @@ class _KernelCandidate:
         self._artifact = artifact
         self._buffers = buffers
         self._setup = setup
+        self._values = values
 
     def sample(self) -> float | None:
-        case = self._setup.case
         taken = self._device.clock(
             self._artifact,
             self._buffers,
-            [*case.dims.values(), *case.attributes.values()],
+            self._values,
             self._setup.threads,
             self._setup.cache,
             1,
@@ -387,6 +393,7 @@ def _time(
     shape = signature.shape(signature.output, setup.case.dims, setup.case.leading)
     other = witness(spec, inputs, setup.case.attributes, output)
     named = [(p.name, a) for p, a in zip(signature.inputs, inputs, strict=True)]
+    values = signature.values(setup.case.dims, setup.case.attributes)
     with ExitStack() as stack:
         stack.enter_context(_witness_threads(setup.threads))
         opened: dict[str, tuple[Device, Buffers]] = {}
@@ -401,7 +408,7 @@ def _time(
                 )
             assert row.report.artifact is not None
             device, buffers = opened[backend.name]
-            return _KernelCandidate(name, device, row.report.artifact, buffers, setup)
+            return _KernelCandidate(name, device, row.report.artifact, buffers, setup, values)
 
         own = {row.kernel.name: candidate(row, row.kernel.name) for row in timed}
         # The last rung once more under another name: what differs between the two is noise.

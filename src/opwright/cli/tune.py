@@ -14,9 +14,9 @@ import click
 from opwright.bench.measure import Setup
 from opwright.catalog.find import Target, find
 from opwright.cli import common
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.errors import MachineError, NothingSelectedError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import short_dtypes
 from opwright.tune.kernel import Tuned
 from opwright.tune.search import text
 from opwright.tune.strategies import STRATEGIES

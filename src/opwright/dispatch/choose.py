@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from opwright.backends.base import Artifact, Backend
 from opwright.backends.registry import backend_named
 from opwright.history.store import History
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, MachineError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
 
 # A time measured at sizes more than this factor away, in any dimension, says nothing here.

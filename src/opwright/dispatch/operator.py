@@ -63,7 +63,7 @@ class Operator(OperatorSpec):
         chosen.run(
             [contiguous(a) for a in arrays],
             target,
-            [*dims.values(), *scalars.values()],
+            signature.values(dims, scalars),
             chosen.threads,
         )
         if not direct:

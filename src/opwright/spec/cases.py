@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import MachineError, UnknownNameError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array, Scalar, Signature, parse_shape
 from opwright.spec.tolerance import ulp
 
@@ -65,7 +65,7 @@ class Case:
         return [*words, f"--shape {','.join(sizes) or repr('')}"]
 
     def _attributes(self) -> list[str]:
-        return [f"--attr {name}={value!r}" for name, value in self.attributes.items()]
+        return [f"--attr {name}={value}" for name, value in self.attributes.items()]
 
 
 def operand_bytes(spec: OperatorSpec, case: Case) -> int:
@@ -321,8 +321,7 @@ def matrix(
     shapes every kind of values and every layout.
     """
     # Attributes without a default still need some value.
-    needed = {s.name: s.type(1) for s in spec.signature.scalars if s.default is None}
-    attributes = spec.signature.settle_scalars(needed, dtypes)
+    attributes = spec.signature.settle_scalars(spec.signature.usual_attributes, dtypes)
     base = Case(dtypes, {}, attributes=attributes)
     floats = any(spec.signature.dtype(p, dtypes).kind == "float" for p in spec.signature.inputs)
     kinds = [v for v in VALUES if floats or v in _INTEGER_VALUES]
@@ -345,7 +344,7 @@ def matrix(
 def _attribute_cases(
     spec: OperatorSpec, base: Case, shape: tuple[dict[str, int], tuple[int, ...]]
 ) -> Iterator[Case]:
-    """Attributes away from their defaults: floats together, each bool and int by itself."""
+    """Attributes away from their defaults: floats together, every other by itself."""
     dims, leading = shape
     scalars = spec.signature.scalars
     sets: list[dict[str, Scalar]] = []
@@ -353,10 +352,10 @@ def _attribute_cases(
         changed: dict[str, Scalar] = {}
         for index, scalar in enumerate(scalars, 1):
             if scalar.type is float:
-                usual = float(base.attributes[scalar.name])
+                near = float(base.attributes[scalar.name])
                 # An infinite default is a limit that is off; a finite one turns it on.
-                usual = usual if math.isfinite(usual) else 1.0
-                changed[scalar.name] = factor * (usual + 0.3 * index)
+                near = near if math.isfinite(near) else 1.0
+                changed[scalar.name] = factor * (near + 0.3 * index)
         sets.append(changed)
     for scalar in scalars:
         usual = base.attributes[scalar.name]
@@ -365,6 +364,7 @@ def _attribute_cases(
         elif scalar.type is int:
             least = min(0, int(usual))  # a formula may take -1 as "the last" without meaning to
             sets += [{scalar.name: n} for s in (-1, 1, 2) if (n := int(usual) + s) >= least]
+        sets += [{scalar.name: word} for word in scalar.words if word != usual]
     for seed, changed in enumerate(sets, 1):
         if not changed:
             continue

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from opwright.spec.dtypes import DTYPES, DType
+from opwright.spec.dtypes import DTYPES, DType, short_dtypes
 from opwright.spec.errors import UnknownNameError, UsageError
 from opwright.spec.integers import evaluate_integers
 from opwright.spec.kernel import Kernel, place_error
@@ -155,7 +155,7 @@ class OperatorSpec:
                 raise UsageError(f"torch={torch!r} should be a dotted path such as 'torch.matmul'")
         elif torch is not None and not callable(torch):
             raise UsageError(f"torch={torch!r} is neither a dotted path nor a function")
-        scalars = {s.name for s in self.signature.scalars}
+        scalars = {s.name for s in self.signature.scalars if not s.words}
         if isinstance(thresholds, str) or not isinstance(thresholds, Sequence):
             raise UsageError(f"thresholds: expected a list, got {thresholds!r}")
         for threshold in thresholds:
@@ -245,6 +245,7 @@ class OperatorSpec:
                 )
         taken = {self.name, *signature.dims, *signature.variables}
         taken |= {p.name for p in signature.tensors} | {s.name for s in signature.scalars}
+        taken |= signature.constants.keys()
         for tunable in row.tune:
             if tunable in taken:
                 raise UsageError(
@@ -390,39 +391,40 @@ def _bench_shape(signature: Signature) -> str:
     return ",".join(f"{dim}=1024" for dim in signature.dims)
 
 
-def short_dtypes(dtypes: Mapping[str, DType]) -> str:
-    """How reports and options write an assignment: ``f32``, or ``T=i8,U=u8`` for several."""
-    if len(dtypes) == 1:
-        return next(iter(dtypes.values())).name
-    return ",".join(f"{variable}={dtype.name}" for variable, dtype in dtypes.items())
-
-
 def parse_dtypes(signature: Signature, text: str) -> list[dict[str, DType]]:
     """The assignments that ``text`` selects: ``f32``, ``f32,bf16``, ``T=i8,U=u8``.
 
+    A word alone is the element type of every input that has a variable.
+
     Raises ``UsageError`` or ``UnknownNameError`` for what the operator is not declared for.
     """
-    wanted: dict[str, set[str]] = {}
+    variables = signature.variables
+    named: dict[str, set[str]] = {}
+    alike: set[str] = set()  # the words without a variable: all of the inputs' are of it
     for part in text.split(","):
         variable, equals, name = (word.strip() for word in part.partition("="))
         if not equals:
-            if len(signature.variables) != 1:
-                names = ", ".join(f"{v}=..." for v in signature.variables) or "none to choose"
-                raise UsageError(f"{signature.name}: write --dtype with its variables: {names}")
-            variable, name = next(iter(signature.variables)), variable
-        if variable not in signature.variables:
-            raise UnknownNameError("dtype variable", variable, signature.variables, signature.name)
-        options = {d.name for d in signature.variables[variable]}
+            variable, name = next(iter(variables)) if len(variables) == 1 else "", variable
+        elif variable not in variables:
+            raise UnknownNameError("dtype variable", variable, variables, signature.name)
+        can_be = variables[variable] if variable else {d for ds in variables.values() for d in ds}
+        options = {d.name for d in can_be}
         if name not in options:
-            if name in DTYPES:
+            if name in DTYPES and options:
                 raise UsageError(
-                    f"{signature.name} is not declared for {name}; {variable} can be "
-                    f"{', '.join(sorted(options))}"
+                    f"{signature.name} is not declared for {name}; "
+                    f"{variable or ' and '.join(variables)} can be {', '.join(sorted(options))}"
                 )
             raise UnknownNameError("dtype", name, options, signature.name)
-        wanted.setdefault(variable, set()).add(name)
-    return [
-        chosen
-        for chosen in signature.choices()
-        if all(chosen[v].name in names for v, names in wanted.items())
+        (named.setdefault(variable, set()) if variable else alike).add(name)
+    of_inputs = {p.type.dtype for p in signature.inputs} & variables.keys()
+    chosen = [
+        assignment
+        for assignment in signature.choices()
+        if all(assignment[v].name in names for v, names in named.items())
+        and (not alike or any(all(assignment[v].name == n for v in of_inputs) for n in alike))
     ]
+    if not chosen:
+        there = "; ".join(map(short_dtypes, signature.assignments))
+        raise UsageError(f"{signature.name}: --dtype {text} selects none of {there}")
+    return chosen

@@ -15,6 +15,7 @@ from opwright.dispatch.choose import choose
 from opwright.dispatch.operands import check_output
 from opwright.spec.errors import MachineError
 from opwright.spec.operator import OperatorSpec
+from opwright.spec.signature import ScalarParam
 from opwright.torch.elements import as_numpy, output_like, settle
 
 # Calls differ in sizes and attributes; one plan each is kept for this many, then all are dropped.
@@ -54,6 +55,15 @@ def team_of_torch() -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+def _packer(scalars: Sequence[ScalarParam]) -> Callable[..., bytes]:
+    """A function from attributes to bytes that tell them apart."""
+    letters = {float: "d", int: "q", bool: "?", str: "64s"}
+    pack = struct.Struct("".join(letters[s.type] for s in scalars)).pack
+    if not any(s.words for s in scalars):
+        return pack
+    return lambda *given: pack(*(x.encode() if isinstance(x, str) else x for x in given))
+
+
 class Kernels:
     """The kernels of one operator, called as its formula is, with tensors of the host."""
 
@@ -63,8 +73,7 @@ class Kernels:
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._inputs = len(spec.signature.inputs)
         # Attributes as bytes tell -0.0 from 0.0 and know NaN again, which equality does not.
-        letters = {float: "d", int: "q", bool: "?"}
-        self._pack = struct.Struct("".join(letters[s.type] for s in spec.signature.scalars)).pack
+        self._pack = _packer(spec.signature.scalars)
         self._defaults = tuple(s.default for s in spec.signature.scalars)
 
     def call(self) -> Callable[..., torch.Tensor]:
@@ -156,7 +165,7 @@ class Kernels:
                 f"{self.spec.name}/{choice.kernel} does not run on the host's memory, where these "
                 "tensors are"
             )
-        run = choice.run_at((*dims.values(), *scalars.values()))
+        run = choice.run_at(signature.values(dims, scalars))
         shape, dtype = output_like(self.spec, dtypes, dims, leading)
         first = inputs[0]
         same = dtype is first.dtype and shape == first.shape

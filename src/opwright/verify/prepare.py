@@ -71,7 +71,7 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
         case=case,
         inputs=[(p.name, a) for p, a in zip(signature.inputs, arrays, strict=True)],
         expected=expected,
-        values=[*case.dims.values(), *case.attributes.values()],
+        values=signature.values(case.dims, case.attributes),
         output=output,
         shape=shape,
         witness=name,

@@ -19,8 +19,8 @@ from opwright.ship.check.calls import (
 )
 from opwright.ship.plan import Plan, Variant
 from opwright.spec.cases import MATRIX_COST, Case, lay_out, make_inputs, matrix
-from opwright.spec.dtypes import DType
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.dtypes import DType, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.verify.compare import judge
 from opwright.verify.prepare import Prepared, prepare
 

@@ -44,6 +44,7 @@ struct ScalarSpec {
     double f;
     std::int64_t i;
     std::size_t offset, size;  // in the attributes
+    std::int64_t words;        // how many values there are, from 0 up; 0: any
 };
 
 // One assignment of element types: those of the variables, and its variants, best first.
@@ -246,6 +247,10 @@ inline int settle_attributes(const Operator& op, const void* attrs, bool single,
             // As NumPy and torch round a scalar to the array's type.
             values[s].f = single ? static_cast<double>(static_cast<float>(f)) : f;
         } else {
+            if (scalar.words && (i < 0 || i >= scalar.words)) {
+                return fail(OPW_ATTRIBUTE, "%s: attribute %s is %lld; it can be 0 to %lld", op.name, scalar.name,
+                            static_cast<long long>(i), static_cast<long long>(scalar.words - 1));
+            }
             values[s].i = i;
         }
     }
