@@ -3,8 +3,9 @@
 // terms. Packing puts what is read next side by side, and threads share the columns and rows.
 #include "gemm.h"
 #include "micro_portable.h"
+#include "micro_pairs.h"
 
-extern "C" void matmul(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k) {
+extern "C" void matmul(const T* a, const U* b, V* out, int64_t m, int64_t n, int64_t k) {
     gemm::multiply<gemm::Portable<opw::acc_t<T>>>(gemm::contiguous(a, k), gemm::contiguous(b, n), out,
                                                   m, n, k);
 }

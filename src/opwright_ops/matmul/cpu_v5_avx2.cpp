@@ -2,8 +2,9 @@
 // instructions do 12 multiply-adds of 8 floats.
 #include "gemm.h"
 #include "micro_avx2.h"
+#include "micro_pairs.h"
 
-extern "C" void matmul(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k) {
+extern "C" void matmul(const T* a, const U* b, V* out, int64_t m, int64_t n, int64_t k) {
     gemm::multiply<gemm::Avx2<opw::acc_t<T>>>(gemm::contiguous(a, k), gemm::contiguous(b, n), out, m, n,
                                               k);
 }
