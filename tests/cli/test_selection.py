@@ -140,7 +140,7 @@ def test_rows_of_element_types_and_words_of_attributes(tmp_path: Path) -> None:
     assert report["dtypes"] == "T=i8,U=i8,V=i32"
     assert report["worst_case"].endswith("after=negate")
     assert kernels(folder, "--dtype", "T=u8,V=i32", *words)[0]["dtypes"] == "T=u8,U=i8,V=i32"
-    refused = opwright("verify", folder, "--dtype", "i8", "--attr", "after=negat")
+    refused = opwright("verify", folder, "--shape", "...=3,k=5", "--attr", "after=negat")
     assert refused.code == 2
     assert "did you mean negate" in refused.err
     refused = opwright("verify", folder, "--dtype", "u8")

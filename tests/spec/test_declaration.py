@@ -138,7 +138,7 @@ def test_an_attribute_of_several_words_is_an_index_with_constants() -> None:
     assert signature.c_prototype() == (
         "void act(const T* x, T* out, int64_t n, int64_t how, int64_t and_then)"
     )
-    prelude = signature.c_prelude({"T": DTYPES["f32"]})
+    prelude = signature.c_prelude({"T": DTYPES["f32"]}, Kernel("cpu_v1.cpp"))
     constants = {"how_none": 0, "how_relu6": 1, "how_2nd": 2, "and_then_no": 0}
     for name, value in constants.items():
         assert f"constexpr std::int64_t {name} = {value};" in prelude
@@ -154,6 +154,19 @@ def test_an_operator_without_any_dimension() -> None:
 
     assert twice.signature.c_prototype() == "void twice(const T* x, T* out)"
     assert twice.bench == ("",)
+
+
+def test_presets_of_shapes() -> None:
+    @operator(dtypes={"T": ["f32"]}, bench={"small": ["n=1", "n=2"], "big": ["n=9"]})
+    def twice(x: Tensor[T, "n"]) -> Tensor[T, "n"]:
+        return x
+
+    assert twice.bench == ("n=1", "n=2")
+    assert twice.preset("big") == ("n=9",)
+    with pytest.raises(
+        UnknownNameError, match="no preset named 'smal' in twice; did you mean smal"
+    ):
+        twice.preset("smal")
 
 
 @pytest.mark.parametrize("future", [False, True])
@@ -467,6 +480,22 @@ WRONG: dict[str, tuple[str, str]] = {
     "bench shape not in a list": (
         '@operator(dtypes={"T": ["f32"]}, bench="m=1,k=2")\n' + GOOD,
         "bench: expected a list",
+    ),
+    "bench without presets": (
+        '@operator(dtypes={"T": ["f32"]}, bench={})\n' + GOOD,
+        "bench={} has no presets",
+    ),
+    "preset of no shapes": (
+        '@operator(dtypes={"T": ["f32"]}, bench={"odd": []})\n' + GOOD,
+        "has no shapes",
+    ),
+    "preset of a wrong shape": (
+        '@operator(dtypes={"T": ["f32"]}, bench={"square": ["m=1,k=1"], "odd": ["m=1"]})\n' + GOOD,
+        "no size given for k",
+    ),
+    "preset of several words": (
+        '@operator(dtypes={"T": ["f32"]}, bench={"odd,square": ["m=1,k=1"]})\n' + GOOD,
+        "the preset 'odd,square' should be one word",
     ),
     "torch without a module": (
         '@operator(dtypes={"T": ["f32"]}, torch="matmul")\n' + GOOD,

@@ -29,11 +29,16 @@ def command(output: common.Output, target: str | None, signature: bool) -> None:
     output.data = {"operators": [_data(t) for t in targets]}
     for one in targets:
         if signature:
-            output.say(f'extern "C" {one.spec.signature.c_prototype()};')
+            output.say(_function(one))
         else:
             _show(output, one)
     if not targets:
         output.say("no operators are installed; 'opwright new NAME' starts one")
+
+
+def _function(target: Target) -> str:
+    row = target.kernels[0] if target.one_kernel else None
+    return f'extern "C" {target.spec.signature.c_prototype(kernel=row)};'
 
 
 def _dtypes(target: Target) -> str:
@@ -89,7 +94,7 @@ def _data(target: Target) -> dict[str, object]:
         "name": target.spec.name,
         "reference": target.reference,
         "doc": target.spec.__doc__,
-        "signature": f'extern "C" {target.spec.signature.c_prototype()};',
+        "signature": _function(target),
         "dtypes": [
             {variable: dtype.name for variable, dtype in assignment.items()}
             for assignment in target.spec.signature.assignments

@@ -137,6 +137,7 @@ def generate(plan: Plan) -> str:
     sizes = {
         "max_tensors": max(len(s.tensors) for s in signatures),
         "max_dims": max(len(s.dims) for s in signatures),
+        "max_strides": max(len(s.strides) for s in signatures),
         "max_scalars": max(len(s.scalars) for s in signatures),
         "max_variables": max(len(s.variables) for s in signatures),
         "max_choices": max(len(plan.choices(s)) for s in specs),
@@ -314,7 +315,10 @@ def _operator(plan: Plan, spec: OperatorSpec, elements: Sequence[DType]) -> list
             threads = str(v.kernel.threads).lower()
             path = plan.paths.index(v.path)
             sizes = f"range_{v.symbol}" if v.low else "nullptr"
-            lines.append(f"    {{&{v.symbol}, {path}, {threads}, {json.dumps(v.text)}, {sizes}}},")
+            strided = str(v.kernel.strided).lower()
+            lines.append(
+                f"    {{&{v.symbol}, {path}, {threads}, {strided}, {json.dumps(v.text)}, {sizes}}},"
+            )
         lines.append("};")
         types = ", ".join(str(index[d.name]) for d in chosen.values()) or "-1"
         lines.append(f"constexpr int {n}_types_{number}[] = {{{types}}};")

@@ -90,7 +90,7 @@ def make_inputs(spec: OperatorSpec, case: Case) -> list[Array]:
         if make is None:
             raise UnknownNameError("kind of values", case.values, VALUES)
         numbers = make(random, shape, _Context(spec, case, dtype, index))
-        inputs.append(lay_out(_stored(numbers, dtype), case.layout))
+        inputs.append(lay_out(_stored(numbers, dtype), case.layout, index))
     return inputs
 
 
@@ -221,11 +221,20 @@ VALUES: Mapping[str, Callable[[_Random, _Shape, _Context], Array]] = {
 
 _INTEGER_VALUES = ("typical", "whole", "ones", "zeros", "wide", "thresholds", "extremes")
 
-LAYOUTS = ("contiguous", "transposed", "offset", "stepped", "reversed", "expanded")
+MIXED = ("first-transposed", "others-transposed")  # only the first input, or all but the first
+LAYOUTS = (
+    *("contiguous", "transposed", "offset", "padded", "stepped", "reversed", "expanded"),
+    *MIXED,
+)
 
 
-def lay_out(array: Array, layout: str) -> Array:
-    """An array of equal shape and (but for ``expanded``) values, in another memory layout."""
+def lay_out(array: Array, layout: str, index: int = 0) -> Array:
+    """An array of equal shape and (but for ``expanded``) values, in another memory layout.
+
+    ``index`` is its place among the operator's tensors, which layouts of ``MIXED`` ask about.
+    """
+    if layout in MIXED:
+        layout = "transposed" if (index == 0) == (layout == MIXED[0]) else "contiguous"
     if layout == "contiguous" or (array.ndim == 0 and layout in LAYOUTS):
         return array
     if layout == "transposed":
@@ -233,6 +242,11 @@ def lay_out(array: Array, layout: str) -> Array:
     if layout == "offset":
         memory = np.empty(array.size + 1, array.dtype)
         view = memory[1:].reshape(array.shape)
+        view[...] = array
+        return view
+    if layout == "padded":  # rows of a wider array
+        memory = np.zeros((*array.shape[:-1], array.shape[-1] + 3), array.dtype)
+        view = memory[..., : array.shape[-1]]
         view[...] = array
         return view
     if layout in ("stepped", "reversed"):
@@ -318,7 +332,8 @@ def matrix(
     """Every case that verification runs for one assignment of element types.
 
     All shapes with typical values and with whole numbers (which have exact answers), then on three
-    shapes every kind of values and every layout.
+    shapes every kind of values and every layout. Where a kernel takes strides, all shapes once more
+    in one layout after the other.
     """
     # Attributes without a default still need some value.
     attributes = spec.signature.settle_scalars(spec.signature.usual_attributes, dtypes)
@@ -329,6 +344,11 @@ def matrix(
     for dims, leading in every:
         for values in ("typical", "whole"):
             yield replace(base, dims=dims, leading=leading, values=values)
+    layouts = LAYOUTS[1:] if len(spec.signature.inputs) > 1 else LAYOUTS[1 : -len(MIXED)]
+    if any(kernel.strided for kernel in kernels):
+        for index, (dims, leading) in enumerate(every):
+            layout = layouts[index % len(layouts)]
+            yield replace(base, dims=dims, leading=leading, layout=layout)
     middle = [s for s in every if 64 <= _cost(spec, *s) <= MATRIX_COST / 10] or every
     # Two with room in every dimension for what the values are about, and the last, a long one.
     roomy = [s for s in middle if min(s[0].values(), default=0) >= 5] or middle
@@ -336,7 +356,7 @@ def matrix(
     for seed, (dims, leading) in enumerate(chosen, 1):
         for values in kinds:
             yield replace(base, dims=dims, leading=leading, values=values, seed=seed)
-        for layout in LAYOUTS[1:]:
+        for layout in layouts:
             yield replace(base, dims=dims, leading=leading, layout=layout, seed=seed)
     yield from _attribute_cases(spec, base, chosen[0])
 

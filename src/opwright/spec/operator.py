@@ -82,7 +82,8 @@ class OperatorSpec:
     ``overflow`` says what an integer output does with a result that does not fit;
     ``torch`` names the framework's own operator, a dotted path or a function of the same
     parameters; ``tolerance`` is derived from the formula where it is not given;
-    ``bench`` lists the shapes to measure at, as ``--shape`` takes them.
+    ``bench`` lists the shapes to measure at, as ``--shape`` takes them, or maps names of presets to
+    such lists, of which the first is measured where none is asked for.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class OperatorSpec:
         thresholds: Sequence[str | float],
         tolerance: Tolerance | None,
         overflow: Overflow,
-        bench: Sequence[str],
+        bench: Sequence[str] | Mapping[str, Sequence[str]],
         place: str,
         scope: Mapping[str, Any] | None = None,
     ) -> None:
@@ -105,10 +106,7 @@ class OperatorSpec:
                 raise UsageError(f"an operator is declared by a function, got {formula!r}")
             self.signature: Signature = signature_of(formula, dtypes, scope)
             self._check(formula, flops, torch, thresholds, tolerance, overflow)
-            check_list(f"{self.name}: bench", bench)
-            self.bench = tuple(bench) or (_bench_shape(self.signature),)
-            for shape in self.bench:
-                parse_shape(self.signature, shape)
+            self.presets = _presets(self.signature, bench)
         except UsageError as error:
             raise place_error(place, error) from None
         self.formula = formula
@@ -122,6 +120,7 @@ class OperatorSpec:
         # in the working directory.
         self.folder = file.resolve().parent if file.is_file() else Path.cwd()
         self.rows: tuple[Kernel, ...] = ()
+        self.rival_rows: tuple[Kernel, ...] = ()
         self.wrong: dict[str, Callable[..., Any]] = {}
         self.gradients: dict[str, Callable[..., Any]] = {}
         self.__name__ = formula.__name__
@@ -177,7 +176,7 @@ class OperatorSpec:
         thresholds: Sequence[str | float] = (),
         tolerance: Tolerance | None = None,
         overflow: Overflow = "undefined",
-        bench: Sequence[str] = (),
+        bench: Sequence[str] | Mapping[str, Sequence[str]] = (),
     ) -> Callable[[Callable[..., Any]], Self]:
         """The decorator that turns an annotated formula into an operator of this class."""
         frame = sys._getframe(1)
@@ -201,6 +200,17 @@ class OperatorSpec:
         """The operator's name, which is also the C function's."""
         return self.signature.name
 
+    @property
+    def bench(self) -> tuple[str, ...]:
+        """The shapes to measure at where none are asked for."""
+        return next(iter(self.presets.values()))
+
+    def preset(self, name: str) -> tuple[str, ...]:
+        """The shapes of the preset called ``name``; raises ``UnknownNameError``."""
+        if name not in self.presets:
+            raise UnknownNameError("preset", name, self.presets, self.name)
+        return self.presets[name]
+
     def __repr__(self) -> str:
         return f"<operator {self.name}: {len(self.rows)} kernels>"
 
@@ -216,6 +226,17 @@ class OperatorSpec:
             raise place_error(
                 place, UsageError(f"{self.name} already has its list of kernels: add the row there")
             )
+        self.rows = self._placed(rows)
+
+    def rivals(self, *rows: Kernel) -> None:
+        """Other libraries to measure beside the kernels, each called ``change``; called once.
+
+        Each is a file that defines the C function by calling that library. It need not compile
+        everywhere: the reason, its ``#error`` say, is shown instead of a time.
+        """
+        self.rival_rows = self._placed(rows)
+
+    def _placed(self, rows: Sequence[Kernel]) -> tuple[Kernel, ...]:
         placed: dict[str, Kernel] = {}
         for given in rows:
             try:
@@ -226,7 +247,7 @@ class OperatorSpec:
             except UsageError as error:
                 raise place_error(given.place, error) from None
             placed[row.name] = row
-        self.rows = tuple(placed.values())
+        return tuple(placed.values())
 
     def _check_row(self, row: Kernel) -> None:
         if not row.path.is_file():
@@ -246,11 +267,19 @@ class OperatorSpec:
         taken = {self.name, *signature.dims, *signature.variables}
         taken |= {p.name for p in signature.tensors} | {s.name for s in signature.scalars}
         taken |= signature.constants.keys()
+        if row.strided:
+            for stride in signature.strides:
+                if stride in taken:
+                    raise UsageError(
+                        f"{row.name}: strided=True gives the C function an argument {stride}, "
+                        f"which is a name of {self.name} already: rename that"
+                    )
+                taken.add(stride)
         for tunable in row.tune:
             if tunable in taken:
                 raise UsageError(
                     f"{row.name}: tunable {tunable}, a macro, is a name of the C function too: "
-                    f"{signature.c_prototype()}"
+                    f"{signature.c_prototype(kernel=row)}"
                 )
 
     def row(self, name: str) -> Kernel:
@@ -382,6 +411,26 @@ def place_of(function: Callable[..., Any], otherwise: str) -> str:
     """``file:line`` of a Python function."""
     code = getattr(function, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else otherwise
+
+
+def _presets(
+    signature: Signature, bench: Sequence[str] | Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """The declared shapes by preset; a list, or nothing, is the preset ``default``."""
+    if not isinstance(bench, Mapping):
+        check_list(f"{signature.name}: bench", bench)
+        bench = {"default": bench or [_bench_shape(signature)]}
+    if not bench:
+        raise UsageError(f"{signature.name}: bench={{}} has no presets")
+    for name, shapes in bench.items():
+        if not (isinstance(name, str) and re.fullmatch(r"[\w-]+", name)):
+            raise UsageError(f"{signature.name}: bench: the preset {name!r} should be one word")
+        check_list(f"{signature.name}: bench[{name!r}]", shapes)
+        if not shapes:
+            raise UsageError(f"{signature.name}: bench[{name!r}] has no shapes")
+        for shape in shapes:
+            parse_shape(signature, shape)
+    return {name: tuple(shapes) for name, shapes in bench.items()}
 
 
 def _bench_shape(signature: Signature) -> str:

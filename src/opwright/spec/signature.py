@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from typing import Annotated as Tensor
     from typing import TypeAlias
 
+    from opwright.spec.kernel import Kernel
+
     T: TypeAlias = Array
     U: TypeAlias = Array
     V: TypeAlias = Array
@@ -377,10 +379,14 @@ class Signature:
         return settled
 
     def values(
-        self, dims: Mapping[str, int], attributes: Mapping[str, Scalar]
+        self,
+        dims: Mapping[str, int],
+        attributes: Mapping[str, Scalar],
+        strides: Sequence[int] = (),
     ) -> list[int | float]:
-        """What the C function gets after the tensors: dimensions, then settled attributes."""
-        return [*dims.values(), *(s.value(attributes[s.name]) for s in self.scalars)]
+        """What the C function gets after the tensors: dimensions, strides, settled attributes."""
+        own = (s.value(attributes[s.name]) for s in self.scalars)
+        return [*dims.values(), *strides, *own]
 
     @property
     def usual_attributes(self) -> dict[str, Scalar]:
@@ -396,8 +402,24 @@ class Signature:
         """Their definitions in C++, a line each."""
         return [f"constexpr std::int64_t {n} = {v};" for n, v in self.constants.items()]
 
-    def c_prototype(self, dtypes: Mapping[str, DType] | None = None) -> str:
-        """The C function that a kernel file defines.
+    @property
+    def strides(self) -> tuple[str, ...]:
+        """What the C function of a strided row calls the strides, input by input: ``a_m_stride``.
+
+        Of two dimensions of one tensor with the same name the second is ``a_m_stride_2``.
+        """
+        names: list[str] = []
+        for param in self.inputs:
+            for dim in param.type.dims:
+                name = f"{param.name}_{self.ellipsis if dim == '...' else dim}_stride"
+                again = names.count(name) + sum(n.startswith(f"{name}_") for n in names)
+                names.append(f"{name}_{again + 1}" if again else name)
+        return tuple(names)
+
+    def c_prototype(
+        self, dtypes: Mapping[str, DType] | None = None, kernel: Kernel | None = None
+    ) -> str:
+        """The C function that the file of ``kernel`` defines, or of a row that asks for no more.
 
         With ``dtypes`` the element types are concrete C++ types, else the variables' names.
         """
@@ -410,12 +432,14 @@ class Signature:
         arguments = [f"const {c_type(p)}* {p.name}" for p in self.inputs]
         arguments.append(f"{c_type(self.output)}* {self.output.name}")
         arguments += [f"std::int64_t {dim}" for dim in self.dims]
+        if kernel is not None and kernel.strided:
+            arguments += [f"std::int64_t {stride}" for stride in self.strides]
         arguments += [f"{s.c} {s.name}" for s in self.scalars]
         text = f"void {self.name}({', '.join(arguments)})"
         return text if dtypes is not None else text.replace("std::", "")
 
-    def c_prelude(self, dtypes: Mapping[str, DType]) -> str:
-        """Text put before a kernel's source.
+    def c_prelude(self, dtypes: Mapping[str, DType], kernel: Kernel) -> str:
+        """Text put before the source of ``kernel``.
 
         It declares the function, so that a kernel of another signature is a compile error at its
         own line, and defines ``opw_entry``, through which any kernel is called the same way.
@@ -425,11 +449,13 @@ class Signature:
             const = "const " if index < len(self.inputs) else ""
             c_type = f"{const}{self.dtype(param, dtypes).c}*"
             arguments.append(f"static_cast<{c_type}>(call->tensors[{index}])")
-        arguments += [f"call->values[{index}].i" for index in range(len(self.dims))]
-        for index, scalar in enumerate(self.scalars, len(self.dims)):
+        sizes = len(self.dims) + (len(self.strides) if kernel.strided else 0)
+        arguments += [f"call->values[{index}].i" for index in range(sizes)]
+        for index, scalar in enumerate(self.scalars, sizes):
             member = "f" if scalar.type is float else "i"
             convert = " != 0" if scalar.type is bool else ""
             arguments.append(f"call->values[{index}].{member}{convert}")
+        declared = self.c_prototype(dtypes, kernel)
         return "\n".join(
             [
                 "#include <cstdint>",
@@ -437,7 +463,7 @@ class Signature:
                 '#include "opwright/types.h"',
                 "using std::int64_t;",
                 *self.c_constants(),
-                f'extern "C" __attribute__((visibility("default"))) {self.c_prototype(dtypes)};',
+                f'extern "C" __attribute__((visibility("default"))) {declared};',
                 'extern "C" __attribute__((visibility("default")))',
                 "inline __attribute__((used)) void opw_entry(const opw::Call* call) {",
                 "    opw::detail::current_threads = call->threads;",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from opwright.dispatch.operands import check_output
 from opwright.spec.errors import MachineError
 from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import ScalarParam
+from opwright.spec.strides import kernel_strides
 from opwright.torch.elements import as_numpy, output_like, settle
 
 # Calls differ in sizes and attributes; one plan each is kept for this many, then all are dropped.
@@ -26,6 +27,9 @@ MAX_PLANS = 4096
 ONE_THREAD = 32768
 
 
+_Strides = tuple[tuple[int, ...], ...]  # in elements, of each input
+
+
 class _Plan(NamedTuple):
     """What depends only on dtypes, sizes and attributes of a call."""
 
@@ -34,6 +38,9 @@ class _Plan(NamedTuple):
     dtype: torch.dtype
     threads: int
     strides_of_first: tuple[int, ...] | None
+    # Of a row that is told strides: what it is run by, for those of all inputs; None for what has
+    # to be copied first.
+    strided: Callable[[_Strides], Callable[..., None] | None] | None
 
 
 @cache
@@ -136,11 +143,17 @@ class Kernels:
 
     def _run(self, plan: _Plan, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         # The list keeps copies alive until the kernel has finished.
-        operands = [x if x.is_contiguous() else x.contiguous() for x in inputs]
+        operands, run = inputs, plan.run
+        if not all(x.is_contiguous() for x in inputs):
+            as_they_lie = plan.strided and plan.strided(tuple(x.stride() for x in inputs))
+            if as_they_lie:
+                run = as_they_lie
+            else:
+                operands = [x.contiguous() for x in inputs]
         threads = plan.threads
         if threads > 1:
             threads = min(threads, torch.get_num_threads())
-        plan.run(threads, self._team, *[x.data_ptr() for x in operands], out.data_ptr())
+        run(threads, self._team, *[x.data_ptr() for x in operands], out.data_ptr())
 
     def _plan(self, inputs: Sequence[torch.Tensor], given: tuple[Any, ...]) -> _Plan:
         attributes = given + self._defaults[len(given) :]
@@ -165,11 +178,29 @@ class Kernels:
                 f"{self.spec.name}/{choice.kernel} does not run on the host's memory, where these "
                 "tensors are"
             )
-        run = choice.run_at(signature.values(dims, scalars))
+        run_at, params = choice.run_at, signature.inputs
+
+        @lru_cache(MAX_PLANS)
+        def strided(strides: _Strides) -> Callable[..., None] | None:
+            told = [
+                kernel_strides(p, x, s) for p, x, s in zip(params, shapes, strides, strict=True)
+            ]
+            if None in told:
+                return None
+            each = [stride for found in told if found for stride in found]
+            return run_at(signature.values(dims, scalars, each))
+
+        shapes = [tuple(x.shape) for x in inputs]
+        if choice.row.strided:
+            run = strided(tuple(torch.empty(s, device="meta").stride() for s in shapes))
+            assert run is not None  # row-major order has strides
+        else:
+            run = run_at(signature.values(dims, scalars))
         shape, dtype = output_like(self.spec, dtypes, dims, leading)
         first = inputs[0]
         same = dtype is first.dtype and shape == first.shape
-        strides = torch.empty(shape, device="meta").stride() if same else None
+        same_strides = torch.empty(shape, device="meta").stride() if same else None
         work = self.spec.flops(dims) + self.spec.bytes_moved(dims, leading, dtypes)
         threads = choice.threads if work > ONE_THREAD else 1
-        return _Plan(run, shape, dtype, threads, strides)
+        own = strided if choice.row.strided else None
+        return _Plan(run, shape, dtype, threads, same_strides, own)

@@ -157,8 +157,9 @@ def build_kernel(
     before = _kept("before.cu", cuda_prelude(signature, dtypes, params))
     behind = _kept("behind.cu", _program(signature, dtypes, params))
     defines = tuple(flag.removeprefix("-D") for flag in kernel.flags)
+    sources = [before, kernel.path, behind]
     try:
-        built = compile_program([before, kernel.path, behind], defines=defines, compiler=compiler)
+        built = compile_program(sources, defines=defines, compiler=compiler, together=True)
     except MissingSymbolError as error:
         if signature.name not in error.symbols:
             raise

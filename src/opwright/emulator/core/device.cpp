@@ -155,32 +155,31 @@ unsigned long long warp(WarpOperation operation, unsigned mask, unsigned long lo
     return t.value;
 }
 
-static void bound_locals(Thread& t) {
-    uintptr_t low = ~uintptr_t{0}, high = 0;
-    for (size_t i = 0; i < t.locals_alive; ++i) {
-        low = std::min(low, t.locals[i]->low);
-        high = std::max(high, t.locals[i]->high);
-    }
-    t.locals_low = t.locals_alive ? low : 0;
-    t.locals_span = t.locals_alive ? high - low : 0;
-}
 void local_begins(void* array, size_t size, const char* name) {
     Thread* t = device_thread();
     if (!t || !hooks.any) return;
-    if (t->locals_alive == t->locals.size()) t->locals.push_back(new Allocation);
-    Allocation& a = *t->locals[t->locals_alive++];
+    if (t->locals_alive == t->locals.size()) t->locals.push_back(new LocalArrays);
+    LocalArrays& local = *t->locals[t->locals_alive];
+    Allocation& a = local.array;
+    local.low_before = t->locals_low;
+    local.span_before = t->locals_span;
     a.kind = Allocation::Kind::local;
     a.low = address_of(array);
     a.high = a.low + size;
     a.name = name;
     for (Observer* o : observers.all) o->local_appears(a);
-    bound_locals(*t);
+    const uintptr_t low = t->locals_alive ? std::min(t->locals_low, a.low) : a.low;
+    const uintptr_t high = t->locals_alive ? std::max(t->locals_low + t->locals_span, a.high) : a.high;
+    t->locals_low = low;
+    t->locals_span = high - low;
+    ++t->locals_alive;
 }
 void local_ends() noexcept {
     Thread* t = device_thread();
     if (!t || !t->locals_alive) return;
-    --t->locals_alive;
-    bound_locals(*t);
+    const LocalArrays& local = *t->locals[--t->locals_alive];
+    t->locals_low = local.low_before;
+    t->locals_span = local.span_before;
 }
 
 unsigned lane_index() { return here().lane; }

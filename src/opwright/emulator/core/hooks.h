@@ -68,6 +68,12 @@ struct Block;
 struct Warp;
 struct Grid;
 
+// A declared local array, and the span of those declared before it.
+struct LocalArrays {
+    Allocation array;
+    uintptr_t low_before = 0, span_before = 0;
+};
+
 struct Thread {
     Block* block = nullptr;
     Warp* warp = nullptr;
@@ -92,7 +98,7 @@ struct Thread {
     uintptr_t highest_pc = 0;   // of all its events
 
     // Its declared local arrays, innermost last; the objects outlive them and are used again.
-    std::vector<Allocation*> locals;
+    std::vector<LocalArrays*> locals;
     size_t locals_alive = 0;
     uintptr_t locals_low = 0;
     uintptr_t locals_span = 0;

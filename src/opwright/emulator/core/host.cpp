@@ -85,8 +85,15 @@ void host_report(const char* kind, const std::string& message) {
     report(r);
 }
 
+// CUDA's own rule: a child of fork() cannot use the device.
+cudaError_t refuse_after_fork() {
+    host_report("unsupported", "a process made by fork() cannot use the device: use threads, or start a program");
+    return fail(cudaErrorInitializationError);
+}
+
 cudaError_t allocate(void** pointer, size_t size, Allocation::Kind kind, size_t lead = 0) {
     Host& h = host();
+    if (forked) return refuse_after_fork();
     if (!pointer) return fail(cudaErrorInvalidValue);
     if (size == 0) {
         *pointer = nullptr;
@@ -109,6 +116,7 @@ cudaError_t allocate(void** pointer, size_t size, Allocation::Kind kind, size_t 
 
 cudaError_t release(void* pointer) {
     Host& h = host();
+    if (forked) return refuse_after_fork();
     if (!pointer) return cudaSuccess;
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     Allocation* found = heap.contains(address) ? heap.at(address) : nullptr;
@@ -156,6 +164,7 @@ bool check_range(uintptr_t address, size_t size, const char* what) {
 }
 
 cudaError_t copy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
+    if (forked) return refuse_after_fork();
     if (size == 0) return cudaSuccess;
     variables.sort();
     const uintptr_t t = reinterpret_cast<uintptr_t>(to), f = reinterpret_cast<uintptr_t>(from);
@@ -189,6 +198,7 @@ cudaError_t copy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
 }
 
 cudaError_t fill(void* pointer, int value, size_t size) {
+    if (forked) return refuse_after_fork();
     if (size == 0) return cudaSuccess;
     variables.sort();
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
@@ -308,7 +318,8 @@ namespace opw {
 
 using namespace core;
 
-Variable::Variable(const volatile void* address, size_t size, const char* name, VariableKind kind, const char* file, int line) {
+Variable::Variable(const volatile void* address, size_t size, const volatile void* gap, size_t gap_size, const char* name,
+                   VariableKind kind, const char* file, int line) {
     Allocation a;
     a.low = reinterpret_cast<uintptr_t>(address);
     a.high = a.low + size;
@@ -318,6 +329,8 @@ Variable::Variable(const volatile void* address, size_t size, const char* name, 
     a.name = name;
     a.file = file;
     a.line = line;
+    // From the variable's very end: the gap itself begins where its alignment allows.
+    if (gap) variables.add_gap(a.high, reinterpret_cast<uintptr_t>(gap) + gap_size);
     Allocation* added = variables.add(a);
     for (Observer* o : observers.all) {
         o->allocated(*added);
@@ -360,6 +373,8 @@ cudaError_t launch(const LaunchRequest& given) {
         report(r);
         stop_here(*current_worker->current);
     }
+    if (!by_call) note_call(q.file, q.line, "");
+    if (forked) return refuse_after_fork();
     cudaError_t error = cudaSuccess;
     const std::string why = refusal(q, kernel, error);
     if (error != cudaSuccess) {
@@ -381,7 +396,6 @@ cudaError_t launch(const LaunchRequest& given) {
     }
     static std::mutex one_at_a_time;  // host threads may launch side by side; the pool runs one grid
     const std::lock_guard<std::mutex> hold(one_at_a_time);
-    if (!by_call) note_call(q.file, q.line, "");
     if (const cudaError_t unusable = check_stream(q.stream)) return unusable;
     variables.sort();
     std::fflush(stdout);
@@ -506,7 +520,7 @@ void device_free(void* memory) {
 
 // `new` and `delete` in device code; everybody else gets the C library's memory. The emulator's own
 // allocations come from here too, on a device thread's stack: what tells them apart is the caller.
-static void* allocate_object(std::size_t size, void* caller) {
+static inline __attribute__((always_inline)) void* allocate_object(std::size_t size, void* caller) {
     const opw::core::Worker* w = opw::core::current_worker;
     const bool device = w && w->current && opw::core::in_program_text(reinterpret_cast<uintptr_t>(caller));
     void* memory = device ? opw::device_malloc(size ? size : 1) : std::malloc(size ? size : 1);
@@ -517,8 +531,9 @@ static void free_object(void* memory) {
     if (memory && opw::core::heap.contains(reinterpret_cast<uintptr_t>(memory))) opw::device_free(memory);
     else std::free(memory);
 }
-OPW_API void* operator new(std::size_t size) { return allocate_object(size, OPW_CALLER); }
-OPW_API void* operator new[](std::size_t size) { return allocate_object(size, OPW_CALLER); }
+// Never inlined: inside a function of ours the caller would be the program that called it.
+OPW_API __attribute__((noinline)) void* operator new(std::size_t size) { return allocate_object(size, OPW_CALLER); }
+OPW_API __attribute__((noinline)) void* operator new[](std::size_t size) { return allocate_object(size, OPW_CALLER); }
 OPW_API void operator delete(void* memory) noexcept { free_object(memory); }
 OPW_API void operator delete[](void* memory) noexcept { free_object(memory); }
 OPW_API void operator delete(void* memory, std::size_t) noexcept { free_object(memory); }

@@ -41,8 +41,9 @@ void classify_other(Access& a) {
         const Thread& t = *a.thread;
         a.space = Space::local;
         a.array_of_constants = a.address - t.stack_low < t.stack_high - t.stack_low;  // nothing is known against it
-        for (size_t i = 0; i < t.locals_alive; ++i) {
-            if (a.address >= t.locals[i]->low && a.address < t.locals[i]->high) a.allocation = t.locals[i];
+        for (size_t i = t.locals_alive; i-- > 0 && !a.allocation;) {
+            Allocation& array = t.locals[i]->array;
+            if (a.address >= array.low && a.address < array.high) a.allocation = &array;
         }
         return;
     }
@@ -52,7 +53,7 @@ void classify_other(Access& a) {
         return;
     }
     const Segment* segment = image().at(a.address);
-    a.array_of_constants = segment && !segment->writable && !(a.flags & is_write);
+    a.array_of_constants = segment && !segment->writable && !(a.flags & is_write) && !variables.in_gap(a.address);
     return;
 }
 

@@ -69,7 +69,8 @@ def output_operand(spec: OperatorSpec, case: Case) -> Operand:
     dtype = spec.signature.dtype(output, case.dtypes)
     shape = spec.signature.shape(output, case.dims, case.leading)
     layout = "contiguous" if case.layout == "expanded" else case.layout
-    return operand(lay_out(np.zeros(shape, dtype.numpy), layout), dtype)
+    zeros = np.zeros(shape, dtype.numpy)
+    return operand(lay_out(zeros, layout, len(spec.signature.inputs)), dtype)
 
 
 def problem(result: Result, call: Call, prepared: Prepared, variant: str) -> str:

@@ -174,11 +174,21 @@ struct Zero {
     template <class T, class = std::enable_if_t<std::is_scalar_v<T>>> operator T() const { return T(); }
 };
 
+// Variables in this section lie in the order of their declarations.
+#if defined(__clang__)
+#define OPW_IN_ORDER(name) __attribute__((section(name), used))
+#else
+#define OPW_IN_ORDER(name) __attribute__((section(name), used, no_reorder))
+#endif
+// Elements of the gap behind a device variable: as many bytes as it has, from 4 KiB to 1 MiB.
+#define OPW_GAP(variable, element) \
+    (((variable) < 4096 ? 4096 : (variable) > 1048576 ? 1048576 : (variable)) / (element) + 1)
+
 enum class VariableKind : int { device, constant, managed };
 // One __device__, __constant__ or __managed__ variable, announced before main.
 struct Variable {
-    OPW_API Variable(const volatile void* address, std::size_t size, const char* name, VariableKind kind,
-                     const char* file, int line);
+    OPW_API Variable(const volatile void* address, std::size_t size, const volatile void* gap, std::size_t gap_size,
+                     const char* name, VariableKind kind, const char* file, int line);
 };
 
 struct LaunchRequest {
