@@ -5,7 +5,9 @@
 #include "micro_portable.h"
 #include "micro_pairs.h"
 
-extern "C" void matmul(const T* a, const U* b, V* out, int64_t m, int64_t n, int64_t k) {
-    gemm::multiply<gemm::Portable<opw::acc_t<T>>>(gemm::contiguous(a, k), gemm::contiguous(b, n), out,
-                                                  m, n, k);
+extern "C" void matmul(const T* a, const U* b, V* out, int64_t m, int64_t n, int64_t k,
+                       int64_t a_m_stride, int64_t a_k_stride, int64_t b_k_stride, int64_t b_n_stride) {
+    const gemm::Operand<T> left{a, a_m_stride, a_k_stride};
+    const gemm::Operand<U> right{b, b_k_stride, b_n_stride};
+    gemm::multiply<gemm::Portable<opw::acc_t<T>>>(left, right, out, m, n, k);
 }

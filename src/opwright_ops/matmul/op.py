@@ -73,18 +73,21 @@ matmul.kernels(
         "cpu_v4_portable.cpp",
         change="packed panels, 4 x 8 sums in registers, threads",
         threads=True,
+        strided=True,
     ),
     Kernel(
         "cpu_v5_avx2.cpp",
         change="6 x 16 sums in registers, AVX2",
         isa="avx2",
         threads=True,
+        strided=True,
     ),
     Kernel(
         "cpu_v6_avx512.cpp",
         change="12 x 32 sums in registers, AVX-512",
         isa="avx512",
         threads=True,
+        strided=True,
     ),
     Kernel(
         "cpu_v7_avx512_bf16.cpp",
@@ -92,6 +95,7 @@ matmul.kernels(
         isa="avx512_bf16",
         dtypes=["bf16"],
         threads=True,
+        strided=True,
     ),
     Kernel(
         "cpu_v8_avx512_vnni.cpp",
@@ -99,6 +103,7 @@ matmul.kernels(
         isa="avx512_vnni",
         dtypes=["i8", "u8", "i32"],
         threads=True,
+        strided=True,
     ),
     Kernel(
         "cpu_v9_amx_bf16.cpp",
@@ -106,6 +111,7 @@ matmul.kernels(
         isa="amx_bf16",
         dtypes=["bf16"],
         threads=True,
+        strided=True,
     ),
     Kernel(
         "cpu_v10_amx_int8.cpp",
@@ -113,6 +119,7 @@ matmul.kernels(
         isa="amx_int8",
         dtypes=["i8", "u8", "i32"],
         threads=True,
+        strided=True,
     ),
     Kernel(
         "cuda_v1_naive.cu",

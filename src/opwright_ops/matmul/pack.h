@@ -23,11 +23,6 @@ template <class Elem> struct Operand {
     int64_t row_stride, col_stride;
 };
 
-template <class Elem>
-Operand<Elem> contiguous(const Elem* data, int64_t cols) {
-    return {data, cols, 1};
-}
-
 // The same seen from the sums: the lines (rows of A, columns of B) whose terms are multiplied. `along`
 // is the stride from term to term, `across` that from line to line.
 template <class Elem> struct Lines {
