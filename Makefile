@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench bench-matmul clean
 
 run: $(VENV)/.core
 	$(BIN)/opwright run matmul
@@ -21,6 +21,9 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/bars.py
 	$(BIN)/python benchmarks/torch_bars.py
 	$(BIN)/python benchmarks/ship_bars.py
+
+bench-matmul: $(VENV)/.test
+	$(BIN)/python benchmarks/matmul_bars.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

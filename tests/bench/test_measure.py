@@ -22,6 +22,7 @@ from opwright.catalog.find import Target, find
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
 from opwright.spec.errors import MachineError, NothingSelectedError
+from opwright.spec.kernel import Kernel
 from opwright.spec.operator import parse_dtypes
 from opwright.verify.engine import Options, verify
 from opwright.verify.witness import Witness
@@ -380,3 +381,75 @@ def test_no_kernel_for_these_types(tmp_path: Path) -> None:
     target = operator(tmp_path, {"right": RIGHT}, {"right": ', dtypes=["bf16"]'})
     with pytest.raises(NothingSelectedError, match="no kernel given is for f32"):
         table(target, setup_of(target, "5"))
+
+
+def test_other_libraries_are_measured_beside_the_kernels(tmp_path: Path) -> None:
+    target = operator(tmp_path, {"right": RIGHT})
+    bodies = {
+        "other": plain(RIGHT + "if (n) usleep(2000);", USLEEP),
+        "wrong": plain(RIGHT + "if (n > 3) out[3] = T(77.0f);"),
+        "absent": "#error not found; apt install libabsent-dev\n",
+        "half": plain(RIGHT),
+    }
+    for name, text in bodies.items():
+        (target.spec.folder / f"cpu_{name}.cpp").write_text(text)
+    target.spec.rivals(
+        Kernel("cpu_other.cpp", change="Other"),
+        Kernel("cpu_wrong.cpp", change="Wrong"),
+        Kernel("cpu_absent.cpp", change="Absent"),
+        Kernel("cpu_half.cpp", change="Half", dtypes=["bf16"]),
+    )
+    assert [k.name for k in target.kernels] == ["cpu_right"]
+    found = table(target, setup_of(target, "1000"), rivals=True)
+    rivals = {rival.name: rival for rival in found.rivals}
+    assert rivals.keys() == {"Other", "Wrong", "Absent"}  # the witness is NumPy already
+    other = rivals["Other"].summary
+    assert other is not None and other.median > 2e6
+    assert rivals["Absent"].reason == "not found; apt install libabsent-dev"
+    assert "77" in rivals["Wrong"].reason
+    assert rivals["Wrong"].summary is None and rivals["Absent"].summary is None
+    [one] = found.rows
+    assert one.vs_rivals.keys() == {"Other"} and one.vs_rivals["Other"].low > 100
+    assert table(target, setup_of(target, "1000")).rivals == []
+
+
+def test_numpy_beside_torch_only_where_it_computes_in_the_type(tmp_path: Path) -> None:
+    folder = tmp_path / "twice"
+    declare(
+        folder,
+        '@operator(dtypes={"T": ["f32", "bf16", "f16"]}, torch="torch.multiply")\n'
+        'def twice(x: Tensor[T, "n"], y: Tensor[T, "n"]) -> Tensor[T, "n"]:\n    return x * y\n'
+        'twice.kernels(Kernel("cpu_v1.cpp", change="loop"))\n',
+        {
+            "cpu_v1.cpp": 'extern "C" void twice(const T* x, const T* y, T* out, int64_t n) {'
+            "for (int64_t i = 0; i < n; ++i) out[i] = T(float(x[i]) * float(y[i]));}"
+        },
+    )
+    target = find(str(folder))
+    for dtypes in target.spec.signature.choices():
+        setup = Setup(selected_case(target.spec, dtypes, "n=50"), 1, "warm")
+        found = table(target, setup, rivals=True)
+        assert found.witness.startswith("torch ")
+        [numpy] = found.rivals
+        assert numpy.name == f"NumPy {np.__version__}"
+        if dtypes["T"].name == "f32":
+            assert numpy.summary is not None and found.rows[0].vs_rivals[numpy.name].median > 0
+        else:
+            assert numpy.summary is None and "has no arithmetic of its own in" in numpy.reason
+
+
+def test_a_library_too_slow_to_be_timed_is_called_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+
+    def run() -> None:
+        called.append(1)
+        time.sleep(0.05)
+
+    target = operator(tmp_path, {"right": RIGHT})
+    other = Witness("Sleepy", run, lambda result: X)
+    found = module._WitnessCandidate(other, setup_of(target, "10"), 0, patience=0.01)
+    assert found.sample() is None
+    assert len(called) == 1
+    assert found.fault is not None and "one call takes 0." in found.fault.message

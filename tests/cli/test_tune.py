@@ -155,3 +155,56 @@ def test_ctrl_c_keeps_what_is_known_and_ends_with_130(target: Target) -> None:
         [tuned] = ran.json["data"]["tuned"]
         assert tuned["interrupted"]
         assert any(c["median_ns"] for c in tuned["configurations"])
+
+
+MODEL = {
+    "format": "opwright-audit-1",
+    "operators": [
+        {
+            "operator": "opwright::affine",
+            "shapes": [[size]],
+            "dtypes": [dtype],
+            "calls": calls,
+            "seconds": seconds,
+        }
+        for size, dtype, calls, seconds in (
+            *((40, "float32", 100, 0.1), (50, "float32", 2, 3.0), (60, "bfloat16", 1, 2.0)),
+            *((50, "float32", 1, 0.5), (70, "int32", 9, 9.0)),
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_shapes_of_a_model_those_first_that_took_most_time(
+    target: Target, tmp_path: Path, as_json: bool
+) -> None:
+    audit = tmp_path / "audit.json"
+    content = {"command": "audit", "data": {"operators": MODEL["operators"]}}
+    audit.write_text(json.dumps(content if as_json else MODEL))
+    words = ("tune", target.reference, "--shapes-from", audit, "--budget", "1ms", "--json")
+    tuned = opwright(*words).json["data"]["tuned"]
+    assert [(t["shape"]["n"], t["dtypes"]) for t in tuned] == [
+        (50, "f32"),
+        (60, "bf16"),
+        (40, "f32"),
+    ]
+    tuned = opwright(*words, "--dtype", "bf16").json["data"]["tuned"]
+    assert [t["shape"]["n"] for t in tuned] == [60]
+    assert opwright(*words, "--shape", "9").code == 2
+
+
+def test_attributes_and_cold_caches(target: Target) -> None:
+    words = ("tune", target.reference, "--shape", "2000", "--budget", "120s", "--json")
+    cold = opwright(*words, "--cache", "cold", "--attr", "scale=3").json["data"]["tuned"][0]
+    assert (cold["cache"], cold["winner"]) == ("cold", {"MODE": 1})
+    with History.open() as history:
+        kept = history.configurations("affine")
+        assert {c.cache for c in kept} == {"cold"}
+        assert {c.times.calls for c in kept if c.times} == {1}
+    warm = opwright(*words).json["data"]["tuned"][0]
+    assert warm["cache"] == "warm"
+    with History.open() as history:  # one is not taken for the other
+        assert {c.cache for c in history.configurations("affine", place="won")} == {"cold", "warm"}
+    assert opwright(*words, "--cache", "warm,cold").code == 2
+    assert opwright(*words, "--attr", "scal=3").code == 2

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from opwright.spec.errors import MachineError
 from opwright.tune.strategies import BATCH, STRATEGIES, Params
 
 Cost = Callable[[dict[str, int]], float | None]
@@ -20,6 +23,12 @@ def grid(**values: list[int]) -> list[Params]:
     return space
 
 
+without_optuna = pytest.mark.skipif(
+    importlib.util.find_spec("optuna") is None, reason="optuna is not installed: opwright[optuna]"
+)
+NAMES = [
+    pytest.param(name, marks=without_optuna) if name == "optuna" else name for name in STRATEGIES
+]
 SPACE = grid(A=[4, 1, 2, 8, 16, 32], B=[0, 1, 2, 3, 4, 5], C=[7, 5])
 
 
@@ -43,14 +52,17 @@ def bowl(params: dict[str, int]) -> float:
     return abs(np.log2(params["A"]) - 4) + abs(params["B"] - 4) + abs(params["C"] - 5) + 1.0
 
 
-@pytest.mark.parametrize("name", ["exhaustive", "random", "local", "auto"])
+@pytest.mark.parametrize(
+    "name",
+    ["exhaustive", "random", "local", "auto", pytest.param("optuna", marks=without_optuna)],
+)
 def test_all_of_the_space_is_tried_once_the_default_first(name: str) -> None:
     asked = [c for batch in run(name, SPACE, bowl) for c in batch]
     assert asked[0] == SPACE[0]
     assert sorted(asked) == sorted(SPACE)
 
 
-@pytest.mark.parametrize("name", [*STRATEGIES])
+@pytest.mark.parametrize("name", NAMES)
 def test_batches_are_small_and_a_seed_repeats_them(name: str) -> None:
     asked = run(name, SPACE, bowl)
     assert max(map(len, asked)) <= BATCH
@@ -101,6 +113,29 @@ def test_halving_measures_the_faster_half_again() -> None:
     assert all(counts[a] >= counts[b] for a, b in itertools.pairwise(ordered))
 
 
-@pytest.mark.parametrize("name", [*STRATEGIES])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_space_of_one(name: str) -> None:
     assert all(batch == [SPACE[0]] for batch in run(name, SPACE[:1], bowl))
+
+
+@without_optuna
+def test_optuna_goes_where_it_is_fast() -> None:
+    asked = [c for batch in run("optuna", SPACE, bowl) for c in batch]
+    best = min(SPACE, key=lambda c: bowl(dict(c)))
+    # Of 72; one that is drawn at random is at 36 on average.
+    assert asked.index(best) < 36
+    late, early = asked[36:], asked[:36]
+    assert np.mean([bowl(dict(c)) for c in early]) < np.mean([bowl(dict(c)) for c in late])
+
+
+@without_optuna
+def test_optuna_in_a_space_with_holes_where_some_fail() -> None:
+    space = [c for c in SPACE if dict(c)["A"] * dict(c)["B"] <= 16]
+    asked = run("optuna", space, lambda p: None if p["C"] == 7 else bowl(p))
+    assert sorted(itertools.chain.from_iterable(asked)) == sorted(space)
+
+
+def test_optuna_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MachineError, match=r"pip install 'opwright\[optuna\]'"):
+        run("optuna", SPACE, bowl)

@@ -15,7 +15,7 @@ from opwright.spec.errors import UsageError
 from opwright.spec.operator import OperatorSpec
 from opwright.verify import witness as module
 from opwright.verify.prepare import prepare
-from opwright.verify.witness import witness
+from opwright.verify.witness import numpy_witness, witness
 
 F32, BF16 = dtype_named("f32"), dtype_named("bf16")
 X = np.array([[-2.0, 0.5], [3.0, -0.25]], np.float32)
@@ -141,3 +141,35 @@ def test_a_formula_that_changes_its_inputs_leaves_them_to_the_kernels() -> None:
     prepared = prepare(careless, selected_case(careless, {"T": F32}, "m=3,n=2"))
     ((_, kernels),) = prepared.inputs
     assert np.array_equal(prepared.expected.reference, 2 * kernels.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("formula", "reused"),
+    [
+        (lambda a, b: a @ b, True),
+        (lambda a, b: a.T @ b, True),
+        (lambda a, b: np.multiply(a, 2), True),
+        (lambda a, b: a @ b + 1, False),
+        (lambda a, b: np.add(a.copy(), b), False),
+        (lambda a, b: np.where(a > 0, a, b), False),
+        (lambda a, b: np.multiply(a, b).sum(axis=0), False),
+        (lambda a, b: (a @ b).T, False),
+        (lambda a, b: a, False),
+    ],
+)
+def test_one_ufunc_writes_to_an_output_that_is_allocated_once(formula: Any, reused: bool) -> None:
+    def declared(a: Tensor[T, "m k"], b: Tensor[T, "k n"]) -> Tensor[T, "m n"]:
+        return formula(a, b)
+
+    spec = OperatorSpec.declare(dtypes={"T": ["f32"]})(declared)
+    a, b = X.copy(), X[::-1].copy()
+    found = numpy_witness(spec, [a, b], {}, F32)
+    found.run()
+    first = found._last
+    np.testing.assert_array_equal(found.result(), formula(a, b))
+    b[:] = [[5, -1], [2, 2]]
+    a[0, 0] = 8.0
+    found.run()
+    np.testing.assert_array_equal(found.result(), formula(a, b))
+    if formula(a, b) is not a:
+        assert (found._last is first) == reused

@@ -135,7 +135,10 @@ class Device(ABC):
         output: tuple[str, tuple[int, ...], DType],
         placement: Placement,
     ) -> Buffers:
-        """Copy named C-contiguous ``inputs`` to the device and make room for the named output.
+        """Copy the named ``inputs`` to the device and make room for the named output.
+
+        Inputs have the strides of their arrays, which are not negative; what lies between their
+        elements is poison. Only rows that are ``strided`` take other than C-contiguous ones.
 
         ``end``: every array ends where an inaccessible page begins; ``begin``: it starts where one
         ends; both with inputs write-protected and canaries round the output. ``aligned``: 64-byte

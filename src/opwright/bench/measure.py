@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
-from opwright.backends.operands import contiguous
+from opwright.backends.operands import contiguous, operands_for
 from opwright.backends.registry import backend_for, backend_named
 from opwright.bench.ceilings import Ceilings, Judgement, judge
 from opwright.bench.interleave import Candidate, Rounds, interleave
@@ -20,12 +21,13 @@ from opwright.bench.stats import Ratio, Summary, noise_floor, paired_ratio, summ
 from opwright.history.store import History
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case, check_memory, make_inputs
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
+from opwright.spec.signature import Array
 from opwright.verify.engine import KernelReport, Options, verify
-from opwright.verify.witness import Witness, witness
+from opwright.verify.witness import Witness, numpy_witness, witness
 
 CacheState = Literal["cold", "warm"]
 Progress = Callable[[int, int, str], None]
@@ -54,7 +56,7 @@ class Row:
     """One kernel in a table. Without ``summary`` it was not timed and ``reason`` says why.
 
     ``speedup`` is the first timed rung's time over this one's, ``vs_witness`` the witness's time
-    over this one's: above 1 this kernel is faster.
+    over this one's, ``vs_rivals`` the rivals': above 1 this kernel is faster.
     """
 
     kernel: Kernel
@@ -68,13 +70,24 @@ class Row:
     gbs: float | None = None
     speedup: Ratio | None = None
     vs_witness: Ratio | None = None
+    vs_rivals: dict[str, Ratio] = field(default_factory=dict)
+
+
+@dataclass
+class Rival:
+    """Another library in a table. Without ``summary`` it was not timed and ``reason`` says why."""
+
+    name: str
+    reason: str = ""
+    summary: Summary | None = None
 
 
 @dataclass
 class Table:
     """All kernels measured in one setup, with the A/A noise floor of the same rounds.
 
-    ``untimed`` are kernels that run here only where no time is kept, with the name of that backend.
+    ``untimed`` are kernels that run here only where no time is kept, with the name of that backend;
+    ``rivals`` are measured beside the witness.
     """
 
     setup: Setup
@@ -83,6 +96,7 @@ class Table:
     witness: str = ""
     witness_samples: Samples | None = None
     witness_summary: Summary | None = None
+    rivals: list[Rival] = field(default_factory=list)
     noise: float = 0.0
     findings: list[Finding] = field(default_factory=list)
 
@@ -91,7 +105,14 @@ class _KernelCandidate:
     """A kernel in a worker; ``fault`` says how it ended if it did."""
 
     def __init__(
-        self, name: str, device: Device, artifact: Artifact, buffers: Buffers, setup: Setup
+        self,
+        name: str,
+        device: Device,
+        artifact: Artifact,
+        buffers: Buffers,
+        values: Sequence[int | float],
+        setup: Setup,
+        foreign: bool,
     ) -> None:
         self.name = name
         self.fault: Fault | None = None
@@ -100,14 +121,15 @@ class _KernelCandidate:
         self._device = device
         self._artifact = artifact
         self._buffers = buffers
+        self._values = values
         self._setup = setup
+        self._foreign = foreign
 
     def sample(self) -> float | None:
-        case = self._setup.case
         taken = self._device.clock(
             self._artifact,
             self._buffers,
-            [*case.dims.values(), *case.attributes.values()],
+            self._values,
             self._setup.threads,
             self._setup.cache,
             1,
@@ -118,31 +140,46 @@ class _KernelCandidate:
             return None
         self.first = self.first or taken.first
         self.calls = taken.calls
+        _let_settle(self._setup.threads if self._foreign else 1)
         return taken.values[0]
 
 
-class _WitnessCandidate:
-    """The witness in this process, warmed up on its first sample."""
+def _let_settle(threads: int) -> None:
+    """Wait for another library's threads: after a parallel region they spin a while."""
+    if threads > 1:
+        time.sleep(0.02)
 
-    def __init__(self, other: Witness, setup: Setup, sweep_bytes: int) -> None:
+
+class _WitnessCandidate:
+    """The witness in this process, warmed up on its first sample.
+
+    One whose first call takes over ``patience`` seconds is not called again: ``fault`` says so.
+    """
+
+    def __init__(
+        self, other: Witness, setup: Setup, sweep_bytes: int, patience: float = math.inf
+    ) -> None:
         self.name = other.name
+        self.fault: Fault | None = None
         self.first = 0.0
         self.calls = 1
         self._other = other
+        self._patience = patience
         self._cold = setup.cache == "cold"
         self._threads = setup.threads
         self._sweep = np.zeros(sweep_bytes if self._cold else 0, dtype=np.uint8)
 
-    def sample(self) -> float:
+    def sample(self) -> float | None:
         if not self.first:
             self.first = self._time(1)
+            if self.first * 1e-9 > self._patience:
+                self.fault = Fault("slow", f"one call takes {self.first * 1e-9:.1f} s")
+                return None
             self.calls = self._warm_up()
         if self._cold:
             self._sweep += 1
         value = self._time(self.calls)
-        if self._threads > 1:
-            # Its threads spin a while after a parallel region, on the cores that come next.
-            time.sleep(0.02)
+        _let_settle(self._threads)
         return value
 
     def _warm_up(self) -> int:
@@ -195,6 +232,7 @@ def measure(
     params: Mapping[str, int] | None = None,
     backend: str | None = None,
     verified: Sequence[KernelReport] = (),
+    rivals: bool = False,
     budget: float = BUDGET,
     progress: Progress | None = None,
     done: Callable[[Table], None] | None = None,
@@ -203,7 +241,8 @@ def measure(
 
     A kernel is timed only after it was verified on the setup's own inputs, and on the case matrix
     (in ``verified``, earlier on this machine, or now); one that fails is in the table without a
-    time. ``ceilings`` are by backend; ``backend`` is the one to run on, where it is not to be
+    time. With ``rivals`` NumPy and the libraries that the operator declares are measured beside the
+    witness. ``ceilings`` are by backend; ``backend`` is the one to run on, where it is not to be
     chosen for each kernel.
 
     Raises ``MachineError`` before allocating when a setup does not fit in memory.
@@ -216,7 +255,8 @@ def measure(
     for setup in setups:
         table = Table(setup, [], untimed) if not timed else None
         tables.append(
-            table or _table(spec, timed, setup, untimed, ceilings, checked, budget, progress)
+            table
+            or _table(spec, timed, setup, untimed, ceilings, checked, rivals, budget, progress)
         )
         if done is not None:
             done(tables[-1])
@@ -269,6 +309,7 @@ class _Checked:
         self._matrix = {(k.kernel.name, short_dtypes(k.dtypes)): k for k in verified}
         self._progress = progress
         self._on_case: dict[str, list[KernelReport]] = {}
+        self._libraries: dict[str, list[KernelReport]] = {}
 
     def check(self, kernels: Sequence[Kernel], setup: Setup) -> list[KernelReport]:
         """A report for each of ``kernels``; the first thing found wrong with it is in it."""
@@ -276,6 +317,18 @@ class _Checked:
         if key not in self._on_case:
             self._on_case[key] = self._verify(kernels, setup)
         return self._on_case[key]
+
+    def rivals(self, setup: Setup) -> list[KernelReport]:
+        """A report for each library that the operator declares for these element types.
+
+        They are checked on the setup's inputs only: what they do elsewhere is not ours to judge.
+        """
+        key = str(setup.case)
+        if key not in self._libraries:
+            rows = [k for k in self._spec.rival_rows if self._spec.serves(k, setup.dtypes)]
+            options = Options(cases=[setup.case], time_limit=TIME_LIMIT)
+            self._libraries[key] = [*self._held(rows, setup, options).values()]
+        return self._libraries[key]
 
     def finding(self, kernel: Kernel, setup: Setup, fault: Fault) -> Finding:
         """What a kernel that had held came to while it was timed."""
@@ -350,6 +403,7 @@ def _table(
     untimed: dict[str, str],
     ceilings: Mapping[str, Ceilings],
     checked: _Checked,
+    rivals: bool,
     budget: float,
     progress: Progress | None,
 ) -> Table:
@@ -366,7 +420,7 @@ def _table(
         table.findings += found
     timed = [row for row in table.rows if row.verdict == "held"]
     if timed:
-        _time(spec, table, timed, checked, budget, progress)
+        _time(spec, table, timed, checked, rivals, budget, progress)
     for row in timed:
         _work_out(spec, setup, row, ceilings.get(row.report.ran_on))
     return table
@@ -377,6 +431,7 @@ def _time(
     table: Table,
     timed: list[Row],
     checked: _Checked,
+    rivals: bool,
     budget: float,
     progress: Progress | None,
 ) -> None:
@@ -391,23 +446,43 @@ def _time(
         stack.enter_context(_witness_threads(setup.threads))
         opened: dict[str, tuple[Device, Buffers]] = {}
 
-        def candidate(row: Row, name: str) -> _KernelCandidate:
-            backend: Backend = backend_named(row.report.ran_on)
+        def candidate(report: KernelReport, name: str) -> _KernelCandidate:
+            backend: Backend = backend_named(report.ran_on)
             if backend.name not in opened:
                 device = stack.enter_context(backend.open(TIME_LIMIT))
                 opened[backend.name] = (
                     device,
                     device.upload(named, ("out", shape, output), "aligned"),
                 )
-            assert row.report.artifact is not None
+            assert report.artifact is not None
             device, buffers = opened[backend.name]
-            return _KernelCandidate(name, device, row.report.artifact, buffers, setup)
+            _, strides = operands_for(signature, report.kernel, inputs)
+            values = signature.values(setup.case.dims, setup.case.attributes, strides)
+            foreign = report.kernel in spec.rival_rows
+            return _KernelCandidate(name, device, report.artifact, buffers, values, setup, foreign)
 
-        own = {row.kernel.name: candidate(row, row.kernel.name) for row in timed}
+        own = {row.kernel.name: candidate(row.report, row.kernel.name) for row in timed}
         # The last rung once more under another name: what differs between the two is noise.
-        twin = candidate(timed[-1], f"{timed[-1].kernel.name} again")
+        twin = candidate(timed[-1].report, f"{timed[-1].kernel.name} again")
         beside = _WitnessCandidate(other, setup, _sweep_bytes(timed))
         candidates: list[Candidate] = [*own.values(), twin, beside]
+        libraries: list[_KernelCandidate | _WitnessCandidate] = []
+        if rivals:
+            numpy = numpy_witness(spec, inputs, setup.case.attributes, output)
+            if numpy.name != other.name:
+                if reason := _not_native(inputs):
+                    table.rivals.append(Rival(numpy.name, reason))
+                else:
+                    patience = budget / (len(candidates) + 1)
+                    sweep = _sweep_bytes(timed)
+                    libraries.append(_WitnessCandidate(numpy, setup, sweep, patience))
+            for report in checked.rivals(setup):
+                name = report.kernel.change
+                if reason := _why_untimed(report):
+                    table.rivals.append(Rival(name, reason))
+                else:
+                    libraries.append(candidate(report, name))
+            candidates += libraries
         rounds = interleave(candidates, budget, progress=progress)
     table.witness = beside.name
     table.witness_samples = _samples(beside, rounds)
@@ -426,6 +501,28 @@ def _time(
         row.summary = summary(row.samples.values)
         row.speedup = _ratio(rounds, first, name)
         row.vs_witness = _ratio(rounds, beside.name, name)
+        ratios = {rival.name: _ratio(rounds, rival.name, name) for rival in libraries}
+        row.vs_rivals = {rival: ratio for rival, ratio in ratios.items() if ratio is not None}
+    for rival in libraries:
+        reason = rival.fault.message if rival.fault else ""
+        taken = list(rounds[rival.name].values())
+        table.rivals.append(Rival(rival.name, reason, summary(taken) if taken else None))
+
+
+def _not_native(inputs: Sequence[Array]) -> str:
+    """Why NumPy's times in these element types would say nothing; empty where they do."""
+    foreign = [a.dtype.name for a in inputs if a.dtype.kind not in "biu" and a.dtype.itemsize < 4]
+    return f"has no arithmetic of its own in {foreign[0]}" if foreign else ""
+
+
+def _why_untimed(report: KernelReport) -> str:
+    """What keeps a library from being timed; empty where nothing does."""
+    if report.verdict == "held":
+        return ""
+    found = [f.message for f in (*report.findings, *report.untrusted)]
+    said = found[0] if found else report.reason
+    # Of a library that is not installed its file says so itself, by #error.
+    return said.rpartition(" error: ")[2].removeprefix("#error ").strip("\"'")
 
 
 def _samples(candidate: _KernelCandidate | _WitnessCandidate, rounds: Rounds) -> Samples:

@@ -26,22 +26,23 @@ _ALSO = {
 
 @dataclass(frozen=True)
 class Used:
-    """Sizes and element types that a model called an operator with, and how many times.
+    """Sizes and element types that a model called an operator with, how many times and how long.
 
-    ``shape`` is as ``--shape`` takes it.
+    ``shape`` is as ``--shape`` takes it; ``seconds`` are of all the calls together.
     """
 
     shape: str
     dtypes: Mapping[str, DType]
     calls: int
+    seconds: float
 
 
 def shapes_from(text: str, spec: OperatorSpec) -> list[Used]:
     """What ``--shapes-from`` names, most calls first.
 
-    ``text`` is the file of ``opwright audit --save``; then the calls of ``spec`` itself and of the
-    torch operator it is declared to be count. With ``:NAME`` after it (``audit.json:aten::tanh``)
-    the calls of that operator count instead.
+    ``text`` is the file of ``opwright audit --save``, or what its ``--json`` wrote; then the calls
+    of ``spec`` itself and of the torch operator it is declared to be count. With ``:NAME`` after it
+    (``audit.json:aten::tanh``) the calls of that operator count instead.
 
     Raises ``UsageError`` where the file is no audit, ``NothingSelectedError`` where the operator
     has no calls in it that ``spec`` is declared for.
@@ -58,8 +59,10 @@ def shapes_from(text: str, spec: OperatorSpec) -> list[Used]:
         used = _used(spec.signature, row, names[matched])
         if used is not None:
             key = (used.shape, tuple(d.name for d in used.dtypes.values()))
-            earlier = found[key].calls if key in found else 0
-            found[key] = Used(used.shape, used.dtypes, used.calls + earlier)
+            if earlier := found.get(key):
+                calls, seconds = used.calls + earlier.calls, used.seconds + earlier.seconds
+                used = Used(used.shape, used.dtypes, calls, seconds)
+            found[key] = used
     if not found:
         there = ", ".join(sorted({r["operator"] for r in content["operators"]}))
         raise NothingSelectedError(
@@ -76,6 +79,10 @@ def _read(path: Path) -> Any:
         raise UsageError(f"--shapes-from {path}: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"--shapes-from {path}: not JSON: {error}") from error
+    if isinstance(content, dict) and content.get("command") == "audit":  # of --json
+        content = content["data"]
+        if content.get("operators"):
+            return content
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UsageError(f"--shapes-from {path}: not a file of 'opwright audit --save'")
     return content
@@ -104,7 +111,7 @@ def _used(signature: Signature, row: Any, positions: tuple[int, ...] | None) -> 
     sizes = [f"{d}={n}" for d, n in dims.items() if d != signature.ellipsis]
     if signature.ellipsis:
         sizes.insert(0, f"...={'x'.join(map(str, leading)) or 'scalar'}")
-    return Used(",".join(sizes), dtypes, row["calls"])
+    return Used(",".join(sizes), dtypes, row["calls"], row["seconds"])
 
 
 def _numpy(name: str) -> np.dtype[Any]:

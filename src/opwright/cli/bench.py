@@ -14,10 +14,10 @@ from opwright.catalog.find import Target, find
 from opwright.cli import common
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import MachineError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.verify.engine import Report
 
 
@@ -25,6 +25,7 @@ from opwright.verify.engine import Report
 @click.argument("targets", nargs=-1, required=True, metavar="OPERATOR[/KERNEL]...")
 @click.option("--dtype", help="Element type (default: the operator's first).")
 @click.option("--shape", multiple=True, help="Sizes, as m=127,n=8191,k=63; may be repeated.")
+@click.option("--preset", help="The operator's own sets of shapes, as llm,odd,square.")
 @click.option("--shapes-from", metavar="AUDIT", help="Shapes of a file of 'opwright audit --save'.")
 @click.option("--attr", multiple=True, help="Attribute NAME=VALUE.")
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
@@ -37,6 +38,7 @@ def command(
     targets: Sequence[str],
     dtype: str | None,
     shape: Sequence[str],
+    preset: str | None,
     shapes_from: str | None,
     attr: Sequence[str],
     param: Sequence[str],
@@ -45,19 +47,31 @@ def command(
     backend: str | None,
     budget: float,
 ) -> None:
-    """Measure verified kernels beside the framework's own operator.
+    """Measure verified kernels beside the framework's own operator, NumPy and other libraries.
 
     Each kernel is verified on the very inputs it is timed on. A kernel that fails is in the table
-    without a time, and the command ends with 1.
+    without a time, and the command ends with 1. With --preset it is one line for each shape, and of
+    an operator's kernels the one that a call would run there.
     """
     from opwright.bench.measure import check_fit, measure
     from opwright.cli.verify import of_backend, params_of
 
-    if shape and shapes_from is not None:
-        raise UsageError("--shape and --shapes-from both choose the shapes: give one")
+    if [bool(shape), preset is not None, shapes_from is not None].count(True) > 1:
+        raise UsageError("--shape, --preset and --shapes-from all choose the shapes: give one")
     caches = common.several(cache, "--cache", ("cold", "warm"))
-    for target in [of_backend(find(text), backend) for text in targets]:
-        counts = common.thread_counts(threads)
+    counts = common.thread_counts(threads)
+    found = [of_backend(find(text), backend) for text in targets]
+    if preset is not None:
+        sets = {t.reference: presets_of(t.spec, preset) for t in found}  # before the first is run
+        for target in found:
+            params = params_of(target, param)
+            presets = {
+                name: setups_of(target.spec, dtype, shapes, attr, counts, caches)
+                for name, shapes in sets[target.reference].items()
+            }
+            side_by_side(output, target, presets, params, backend, budget)
+        return
+    for target in found:
         calls: dict[str, int] = {}
         if shapes_from is None:
             setups = setups_of(target.spec, dtype, shape, attr, counts, caches)
@@ -83,6 +97,7 @@ def command(
                 ceilings,
                 params=params,
                 backend=backend,
+                rivals=True,
                 budget=budget,
                 progress=progress,
                 done=recorder,
@@ -90,6 +105,63 @@ def command(
         report(output, target, tables, recorder.run)
         if calls:
             output.say(weighted(tables, calls))
+
+
+def presets_of(spec: OperatorSpec, text: str) -> dict[str, tuple[str, ...]]:
+    """The shapes of each preset in a comma-separated list."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UsageError(f"--preset {text!r}: write some of {', '.join(spec.presets)}")
+    return {word: spec.preset(word) for word in words}
+
+
+def side_by_side(
+    output: common.Output,
+    target: Target,
+    presets: Mapping[str, Sequence[Setup]],
+    params: Mapping[str, int],
+    backend: str | None,
+    budget: float,
+) -> None:
+    """Measure and report one line for each setup, and the geometric means of each preset.
+
+    Of an operator the kernel that a call chooses is measured, with its tuned parameters; a kernel
+    named by the target, or the only one, as the options say.
+    """
+    from opwright.bench.measure import check_fit, measure
+    from opwright.cli.tables import presets as table_of
+    from opwright.dispatch.choose import choose
+
+    spec = target.spec
+    every = [setup for setups in presets.values() for setup in setups]
+    check_fit(spec, target.kernels, every)
+    recorder = Recorder(target, params)
+    measured: dict[str, list[Table]] = {name: [] for name in presets}
+    with common.progress_bar() as progress:
+        ceilings = ceilings_for(target.kernels, progress)
+        for name, setups in presets.items():
+            for setup in setups:
+                kernels, given = list(target.kernels), dict(params)
+                if len(kernels) > 1:
+                    choice = choose(spec, "", setup.dtypes, setup.case.dims)
+                    kernels = [spec.row(choice.kernel)]
+                    given = {**choice.params, **params}
+                recorder.params = given
+                measured[name] += measure(
+                    spec,
+                    kernels,
+                    target.reference,
+                    [setup],
+                    ceilings,
+                    params=given,
+                    backend=backend,
+                    rivals=True,
+                    budget=budget,
+                    progress=progress,
+                    done=recorder,
+                )
+    tables = [table for some in measured.values() for table in some]
+    report(output, target, tables, recorder.run, lines=table_of(measured))
 
 
 def weighted(tables: Sequence[Table], calls: Mapping[str, int]) -> str:
@@ -131,7 +203,7 @@ def setups_of(
         spec.signature.choices()[0]
     ]
     attributes = {
-        **{s.name: s.type(1) for s in spec.signature.scalars if s.default is None},
+        **spec.signature.usual_attributes,
         **common.attributes_of(spec, attr),
     }
     return [
@@ -170,11 +242,12 @@ def report(
     tables: Sequence[Table],
     run: int,
     verified: Report | None = None,
+    lines: Any = None,
 ) -> None:
     """Print ``tables``, recorded as ``run``; sets the exit code to 1 where something was found.
 
     With ``verified`` the tables show what held in the case matrix and its findings are reported
-    too.
+    too; ``lines`` is shown instead of the tables.
     """
     from opwright.cli.tables import ladder, warnings
     from opwright.report.findings import merge
@@ -186,12 +259,17 @@ def report(
         raise MachineError(
             f"nothing of {target.reference} can run on this machine: {'; '.join(reasons)}"
         )
-    for table in tables:
+    for table in tables if lines is None else ():
         output.say(heading(target, table))
         if table.rows:
             output.say(ladder(table, verified.kernels if verified else ()))
         output.say(footnote(table))
         output.say("")
+    if lines is not None:
+        output.say(target.reference)
+        output.say(lines)
+        said = [line for t in tables for line in (*absent(t), *untimed(t))]
+        output.say("\n".join([*dict.fromkeys(said), ""]))
     if warned := warnings(row.report for row in rows):
         output.say(f"{warned}\n")
     found = list(verified.findings) if verified else []
@@ -218,6 +296,16 @@ def heading(target: Target, table: Table) -> str:
     return f"{' '.join(filter(None, words))}, {setup.threads} thread{plural}, {setup.cache} cache"
 
 
+def absent(table: Table) -> list[str]:
+    """Which other libraries were not timed, and why."""
+    return [f"{rival.name}: {rival.reason}" for rival in table.rivals if rival.reason]
+
+
+def untimed(table: Table) -> list[str]:
+    """Which kernels were not timed, and why."""
+    return [f"{r.kernel.name}: {r.verdict}: {r.reason}" for r in table.rows if r.reason]
+
+
 NOISY = 0.2  # an A/A difference above which a table needs a warning
 
 
@@ -241,7 +329,7 @@ def footnote(table: Table) -> str:
     ]
     if starts:
         lines.append(f"build, first call: {'; '.join(starts)}")
-    lines += [f"{r.kernel.name}: {r.verdict}: {r.reason}" for r in table.rows if r.reason]
+    lines += [*absent(table), *untimed(table)]
     for backend in sorted(set(table.untimed.values())):
         names = ", ".join(name for name, on in table.untimed.items() if on == backend)
         lines.append(
@@ -264,7 +352,7 @@ class Recorder:
     def __init__(self, target: Target, params: Mapping[str, int]) -> None:
         self.run = 0
         self._target = target
-        self._params = params
+        self.params = params
 
     def __call__(self, table: Table) -> None:
         """Record one table."""
@@ -280,7 +368,7 @@ class Recorder:
                 self.run = history.start_run(common.command_line(), probe.fingerprint, facts)
             for row in table.rows:
                 source = _kept(history, row)
-                history.add_result(self.run, _result(spec, table, row, source, self._params))
+                history.add_result(self.run, _result(spec, table, row, source, self.params))
 
 
 def _kept(history: History, row: Row) -> str:
@@ -349,6 +437,10 @@ def table_data(target: Target, table: Table) -> dict[str, Any]:
         "cache": setup.cache,
         "witness": table.witness,
         "witness_time": table.witness_summary,
+        "rivals": [
+            {"name": rival.name, "time": rival.summary, "reason": rival.reason}
+            for rival in table.rivals
+        ],
         "noise": table.noise,
         "untimed": table.untimed,
         "rows": [
@@ -366,6 +458,7 @@ def table_data(target: Target, table: Table) -> dict[str, Any]:
                 "ceiling": row.judgement,
                 "speedup": row.speedup,
                 "vs_witness": row.vs_witness,
+                "vs_rivals": row.vs_rivals,
             }
             for row in table.rows
         ],

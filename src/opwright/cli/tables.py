@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
@@ -13,8 +13,8 @@ from opwright.bench.measure import Table as Measured
 from opwright.bench.stats import Ratio
 from opwright.history.records import Result, Run
 from opwright.inspect.kernel import Inspection
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import short_dtypes
 from opwright.tune.kernel import Tuned
 from opwright.tune.search import text
 from opwright.verify.engine import KernelReport, Report
@@ -117,7 +117,9 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
     memory = any(r.judgement and r.judgement.roofline.bound == "memory" for r in measured.rows)
     numbers = ["cases held", "max error", "witness's", "time (median)", "GFLOP/s"]
     numbers += ["GB/s"] if memory else []
+    rivals = [rival.name for rival in measured.rivals if rival.summary is not None]
     numbers += ["of ceiling", "speed-up", f"vs {measured.witness or 'witness'}"]
+    numbers += [f"vs {name}" for name in rivals]
     table = plain_table("kernel", "change", *numbers, right=numbers)
     by_name = {k.kernel.name: k for k in verified if k.dtypes == setup.dtypes}
     for row in measured.rows:
@@ -125,6 +127,7 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
         ran = report.cases > 0
         rates = [_rate(row.gflops), *([_rate(row.gbs)] if memory else [])]
         speed = [_time(row), *rates, _share(row), _times(row.speedup), _times(row.vs_witness)]
+        speed += [_times(row.vs_rivals.get(name)) for name in rivals]
         if row.verdict != "held":
             speed = [row.verdict.upper(), *["-"] * (len(speed) - 1)]
         table.add_row(
@@ -136,6 +139,43 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
             *speed,
         )
     return table
+
+
+def presets(measured: Mapping[str, Sequence[Measured]]) -> Table:
+    """One line for each setup of each preset: the kernel's time, and the others' over it."""
+    tables = [table for some in measured.values() for table in some]
+    names = dict.fromkeys(t.witness for t in tables if t.witness)
+    names |= dict.fromkeys(r.name for t in tables for r in t.rivals if r.summary is not None)
+    numbers = ["threads", "time (median)", "GFLOP/s", "of ceiling", *(f"vs {n}" for n in names)]
+    shown = plain_table("preset", "shape", "dtype", "cache", "kernel", *numbers, right=numbers)
+    for preset, some in measured.items():
+        together: dict[tuple[str, str, str], list[dict[str, Ratio | None]]] = {}
+        for table in some:
+            setup = table.setup
+            size = ",".join(f"{d}={n}" for d, n in setup.case.dims.items())
+            at = (short_dtypes(setup.dtypes) or "-", setup.cache, str(setup.threads))
+            for row in table.rows:
+                ratios = {table.witness: row.vs_witness, **row.vs_rivals}
+                together.setdefault(at, []).append(ratios)
+                first = [preset, size, *at[:2], kernel_name(row.kernel), at[2]]
+                speed = [_time(row), _rate(row.gflops), _share(row)]
+                if row.verdict != "held":
+                    speed = [row.verdict.upper(), "-", "-"]
+                shown.add_row(*first, *speed, *(_times(ratios.get(name)) for name in names))
+        for (kind, cache, threads), found in together.items():
+            if len(found) > 1:
+                means = [_mean([ratios.get(name) for ratios in found]) for name in names]
+                first = [preset, "geometric mean", kind, cache, "", threads]
+                shown.add_row(*first, "", "", "", *means)
+    return shown
+
+
+def _mean(ratios: Sequence[Ratio | None]) -> str:
+    """The geometric mean; a dash where one is missing."""
+    medians = [ratio.median for ratio in ratios if ratio is not None]
+    if len(medians) < len(ratios):
+        return "-"
+    return f"{_three(math.exp(sum(map(math.log, medians)) / len(medians)))}x"
 
 
 def _rate(value: float | None) -> str:

@@ -14,9 +14,10 @@ import click
 from opwright.bench.measure import Setup
 from opwright.catalog.find import Target, find
 from opwright.cli import common
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.errors import MachineError, NothingSelectedError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.tune.kernel import Tuned
 from opwright.tune.search import text
 from opwright.tune.strategies import STRATEGIES
@@ -38,6 +39,9 @@ def duration_of(value: str) -> float:
 @click.argument("targets", nargs=-1, required=True, metavar="OPERATOR[/KERNEL]...")
 @click.option("--dtype", help="Element type (default: the operator's first).")
 @click.option("--shape", multiple=True, help="Sizes, as m=127,n=8191,k=63; may be repeated.")
+@click.option("--shapes-from", metavar="AUDIT", help="Shapes of a file of 'opwright audit --save'.")
+@click.option("--attr", multiple=True, help="Attribute NAME=VALUE.")
+@click.option("--cache", default="warm", help="State of the caches to time in: warm or cold.")
 @click.option("--threads", help="Numbers of threads, as 1,2 (default: what a call uses).")
 @click.option("--backend", help="Only kernels of this backend.")
 @click.option("--budget", type=duration_of, default="60s", help="Time in all: 60s, 2m.")
@@ -52,6 +56,9 @@ def command(
     targets: Sequence[str],
     dtype: str | None,
     shape: Sequence[str],
+    shapes_from: str | None,
+    attr: Sequence[str],
+    cache: str,
     threads: str | None,
     backend: str | None,
     budget: float,
@@ -62,15 +69,19 @@ def command(
 ) -> None:
     """Find the fastest verified parameters of kernels, for given shapes, within a time budget.
 
-    Every kernel with tunables is tuned at every shape; the budget is for all of them together. With
+    Every kernel with tunables is tuned at every shape, of an audit those first that took the model
+    most time; the budget is for all of them together. With
     --import or --export nothing is tuned: results go from a file to the history, or to a file.
     """
     from opwright.backends.registry import backend_named
-    from opwright.cli.bench import setups_of
     from opwright.cli.verify import of_backend
     from opwright.dispatch.choose import thread_limit, why_not
 
     common.several(strategy, "--strategy", [*STRATEGIES])
+    if shape and shapes_from is not None:
+        raise UsageError("--shape and --shapes-from both choose the shapes: give one")
+    if len(common.several(cache, "--cache", ("warm", "cold"))) > 1:
+        raise UsageError(f"--cache {cache!r}: a choice is made in one state: warm or cold")
     if source is not None or to is not None:
         _exchange(output, [find(name) for name in targets], source, to)
         return
@@ -80,9 +91,10 @@ def command(
         tunable = [k for k in target.kernels if k.tune]
         if not tunable:
             raise NothingSelectedError(f"{target.reference}: no kernel has tunables (tune={{...}})")
+        counts = [0] if threads is None else common.thread_counts(threads)
+        setups = _setups(target.spec, dtype, shape, shapes_from, attr, counts, cache)
         for kernel in tunable:
-            counts = [0] if threads is None else common.thread_counts(threads)
-            for setup in setups_of(target.spec, dtype, shape, (), counts, ["warm"]):
+            for setup in setups:
                 reason = why_not(target.spec, kernel, setup.dtypes)
                 if not reason and not backend_named(kernel.backend).timed:
                     reason = f"the {kernel.backend} backend gives no times to choose by"
@@ -97,6 +109,31 @@ def command(
     if not jobs:
         raise MachineError(f"nothing can be tuned on this machine: {'; '.join(reasons)}")
     _tune(output, jobs, budget, strategy, seed)
+
+
+def _setups(
+    spec: OperatorSpec,
+    dtype: str | None,
+    shapes: Sequence[str],
+    shapes_from: str | None,
+    attr: Sequence[str],
+    threads: Sequence[int],
+    cache: str,
+) -> list[Setup]:
+    """What to tune at, of an audit the shapes that took most time first."""
+    from opwright.cli.bench import setups_of
+
+    if shapes_from is None:
+        return setups_of(spec, dtype, shapes, attr, threads, [cache])
+    chosen = common.dtypes_of(spec, dtype) or spec.signature.choices()
+    used = common.used_shapes(spec, shapes_from, chosen)
+    return [
+        setup
+        for one in sorted(used, key=lambda used: -used.seconds)
+        for setup in setups_of(
+            spec, short_dtypes(one.dtypes) or None, [one.shape], attr, threads, [cache]
+        )
+    ]
 
 
 def _exchange(
@@ -191,7 +228,8 @@ def _show(output: common.Output, target: Target, tuned: Tuned) -> None:
     words = [f"{target.spec.name}/{tuned.kernel.name}", short_dtypes(setup.dtypes)]
     words += [f"{d}={n}" for d, n in setup.case.dims.items()]
     plural = "" if setup.threads == 1 else "s"
-    output.say(f"{' '.join(filter(None, words))}, {setup.threads} thread{plural}, warm cache")
+    what = f"{setup.threads} thread{plural}, {setup.cache} cache"
+    output.say(f"{' '.join(filter(None, words))}, {what}")
     output.say(configurations(tuned, SHOWN))
     for finding in tuned.findings:
         output.say(f"{finding.kind}: {finding.message}\n  {finding.command}")
@@ -223,6 +261,7 @@ def tuned_data(target: Target, tuned: Tuned) -> dict[str, Any]:
         "dtypes": short_dtypes(setup.dtypes),
         "shape": dict(setup.case.dims),
         "threads": setup.threads,
+        "cache": setup.cache,
         "winner": dict(found.winner) if found.winner is not None else None,
         "default": dict(tuned.default),
         "gain": tuned.gain,

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from opwright.backends.base import Artifact, Backend
 from opwright.backends.registry import backend_named
 from opwright.history.store import History
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, MachineError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
 
 # A time measured at sizes more than this factor away, in any dimension, says nothing here.
@@ -35,19 +35,25 @@ class Choice:
     and where it is not the sizes of a call, a neighbour's choice that nobody measured there.
     """
 
-    kernel: str
+    row: Kernel
     run: Callable[[Sequence[Array], Array, Sequence[int | float], int], None]
     threads: int
     run_at: Callable[[Sequence[int | float]], Callable[..., None]] | None = None
     params: Mapping[str, int] = field(default_factory=dict)
     tuned_at: Mapping[str, int] | None = None
 
+    @property
+    def kernel(self) -> str:
+        """Its name."""
+        return self.row.name
+
 
 @dataclass(frozen=True)
 class _Candidate:
     """A kernel and the tunables it would run with here.
 
-    Those of a tuning have the sizes it was made for, and the median time in nanoseconds.
+    Those of a tuning have the sizes it was made for, and the median time in nanoseconds (infinite
+    where it was timed in cold caches, which compares with nothing).
     """
 
     row: Kernel
@@ -147,7 +153,7 @@ def _forced(
 
 def _bound(backend: Backend, candidate: _Candidate, artifact: Artifact) -> Choice:
     return Choice(
-        candidate.row.name,
+        candidate.row,
         backend.bind(artifact),
         _threads(backend, candidate.row),
         backend.bind_addresses(artifact),
@@ -247,7 +253,7 @@ def _by_speed(
                     median = t.times.median_ns
                     there[row.name] = min(median, there.get(row.name, median))
         # Tuning a lower rung says nothing of those above it, unless they have times there too.
-        if candidate.tuned_at is not None:
+        if candidate.tuned_at is not None and candidate.median < math.inf:
             there = timed.setdefault(_sizes(candidate.tuned_at), {})
             if all(above.row.name in there for above in candidates[:index]):
                 there[row.name] = candidate.median
@@ -308,7 +314,8 @@ def _tuned(
         except (BuildError, UsageError):  # the row has changed since
             continue
         if built.key == record.artifact_key:
-            return _Candidate(row, params, record.shape, record.times.median_ns)
+            median = record.times.median_ns if record.cache == "warm" else math.inf
+            return _Candidate(row, params, record.shape, median)
     return untuned
 
 

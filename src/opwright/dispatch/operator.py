@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from opwright.backends.operands import contiguous, usable
+from opwright.backends.operands import operands_for, strides_for, usable
 from opwright.dispatch.choose import Choice, choose
 from opwright.dispatch.operands import as_array, check_output, check_room
 from opwright.spec.errors import UsageError
@@ -51,21 +51,22 @@ class Operator(OperatorSpec):
         scalars = signature.settle_scalars(attributes, dtypes)
         shape = signature.shape(signature.output, dims, leading)
         dtype = signature.dtype(signature.output, dtypes).numpy
-        copied = sum(a.nbytes for a in arrays if not usable(a))
-        check_room(self.name, copied + math.prod(shape) * dtype.itemsize)
+        check_room(self.name, math.prod(shape) * dtype.itemsize)
         result = np.empty(shape, dtype) if out is None else as_array(self.name, "out", out)
         if out is not None:
             names = [p.name for p in signature.inputs]
             check_output(self.name, result, shape, dtype, list(zip(names, arrays, strict=True)))
         chosen: Choice = choose(self, kernel, dtypes, dims)
         direct = result.dtype == dtype and usable(result)
-        target = result if direct else np.empty(shape, dtype)
-        chosen.run(
-            [contiguous(a) for a in arrays],
-            target,
-            [*dims.values(), *scalars.values()],
-            chosen.threads,
+        copied = sum(
+            a.nbytes
+            for p, a in zip(signature.inputs, arrays, strict=True)
+            if strides_for(chosen.row, p, a) is None
         )
+        check_room(self.name, copied + (0 if direct else math.prod(shape) * dtype.itemsize))
+        target = result if direct else np.empty(shape, dtype)
+        taken, strides = operands_for(signature, chosen.row, arrays)
+        chosen.run(taken, target, signature.values(dims, scalars, strides), chosen.threads)
         if not direct:
             np.copyto(result, target)
         return result if out is None else out

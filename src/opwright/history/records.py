@@ -85,8 +85,9 @@ class Configuration:
 
     ``outcome`` is ``held``, or the kind of what was found: ``does-not-compile``, ``crash``,
     ``hang``, ``wrong-values`` and so on; ``message`` says it in words. ``cases`` are those it was
-    verified on. ``place`` is ``won`` or ``tied`` (with the winner, within noise) and empty for all
-    others. ``artifact_key`` names the exact build, with the headers that the source reads; it and
+    verified on, ``cache`` (``warm`` or ``cold``) the state of the caches it was timed in. ``place``
+    is ``won`` or ``tied`` (with the winner, within noise) and empty for all others.
+    ``artifact_key`` names the exact build, with the headers that the source reads; it and
     ``compiler`` are empty where nothing was built. ``run`` and ``recorded`` (UTC) are set when it
     is read back.
 
@@ -113,6 +114,7 @@ class Configuration:
     place: Literal["", "tied", "won"] = ""
     times: Times | None = None
     noise: float = 0.0
+    cache: str = "warm"
     run: int = 0
     recorded: str = ""
 

@@ -145,6 +145,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE INDEX configurations_of_kernel ON configurations (operator, kernel, source_hash)",
     ),
+    (
+        # The state of the caches that a configuration was timed in.
+        "ALTER TABLE configurations ADD COLUMN cache TEXT NOT NULL DEFAULT 'warm'",
+    ),
 )
 
 

@@ -243,8 +243,8 @@ class History:
         """The newest record of each configuration, oldest first; only those with what is given.
 
         Configurations are told apart by everything that a time depends on: the kernel's source,
-        flags, compiler, instruction set, machine, element types, shape and threads. With ``place``
-        they are the newest of that place, which a later run may have given to another.
+        flags, compiler, instruction set, machine, element types, shape, threads and cache. With
+        ``place`` they are the newest of that place, which a later run may have given to another.
         """
         with self._reading() as db:
             rows = db.execute(
@@ -254,7 +254,7 @@ class History:
                 "AND (?5 = '' OR dtype = ?5) AND (?6 = 0 OR threads = ?6) "
                 "AND (?7 = '' OR place = ?7) AND (?8 = 0 OR run = ?8) "
                 "GROUP BY kernel, source_hash, flags, compiler, isa, machine, dtype, shape, "
-                "threads, params) ORDER BY id",
+                "threads, cache, params) ORDER BY id",
                 (
                     *map(_text, (operator, kernel, source_hash, machine, dtype)),
                     *(threads, place, min(run, _LARGEST)),

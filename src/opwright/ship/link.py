@@ -157,7 +157,7 @@ def _isolated(tools: Binutils, variant: Variant, work: Path) -> Path:
     built = build(
         tools.compiler,
         source=variant.kernel.path,
-        prelude=variant.spec.signature.c_prelude(variant.dtypes),
+        prelude=variant.spec.signature.c_prelude(variant.dtypes, variant.kernel),
         flags=(
             *compile_flags(tools.compiler, variant),
             f"-ffile-prefix-map={folder}={variant.spec.name}",

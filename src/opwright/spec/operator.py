@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from opwright.spec.dtypes import DTYPES, DType
+from opwright.spec.dtypes import DTYPES, DType, short_dtypes
 from opwright.spec.errors import UnknownNameError, UsageError
 from opwright.spec.integers import evaluate_integers
 from opwright.spec.kernel import Kernel, place_error
@@ -82,7 +82,8 @@ class OperatorSpec:
     ``overflow`` says what an integer output does with a result that does not fit;
     ``torch`` names the framework's own operator, a dotted path or a function of the same
     parameters; ``tolerance`` is derived from the formula where it is not given;
-    ``bench`` lists the shapes to measure at, as ``--shape`` takes them.
+    ``bench`` lists the shapes to measure at, as ``--shape`` takes them, or maps names of presets to
+    such lists, of which the first is measured where none is asked for.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class OperatorSpec:
         thresholds: Sequence[str | float],
         tolerance: Tolerance | None,
         overflow: Overflow,
-        bench: Sequence[str],
+        bench: Sequence[str] | Mapping[str, Sequence[str]],
         place: str,
         scope: Mapping[str, Any] | None = None,
     ) -> None:
@@ -105,10 +106,7 @@ class OperatorSpec:
                 raise UsageError(f"an operator is declared by a function, got {formula!r}")
             self.signature: Signature = signature_of(formula, dtypes, scope)
             self._check(formula, flops, torch, thresholds, tolerance, overflow)
-            check_list(f"{self.name}: bench", bench)
-            self.bench = tuple(bench) or (_bench_shape(self.signature),)
-            for shape in self.bench:
-                parse_shape(self.signature, shape)
+            self.presets = _presets(self.signature, bench)
         except UsageError as error:
             raise place_error(place, error) from None
         self.formula = formula
@@ -122,6 +120,7 @@ class OperatorSpec:
         # in the working directory.
         self.folder = file.resolve().parent if file.is_file() else Path.cwd()
         self.rows: tuple[Kernel, ...] = ()
+        self.rival_rows: tuple[Kernel, ...] = ()
         self.wrong: dict[str, Callable[..., Any]] = {}
         self.gradients: dict[str, Callable[..., Any]] = {}
         self.__name__ = formula.__name__
@@ -155,7 +154,7 @@ class OperatorSpec:
                 raise UsageError(f"torch={torch!r} should be a dotted path such as 'torch.matmul'")
         elif torch is not None and not callable(torch):
             raise UsageError(f"torch={torch!r} is neither a dotted path nor a function")
-        scalars = {s.name for s in self.signature.scalars}
+        scalars = {s.name for s in self.signature.scalars if not s.words}
         if isinstance(thresholds, str) or not isinstance(thresholds, Sequence):
             raise UsageError(f"thresholds: expected a list, got {thresholds!r}")
         for threshold in thresholds:
@@ -177,7 +176,7 @@ class OperatorSpec:
         thresholds: Sequence[str | float] = (),
         tolerance: Tolerance | None = None,
         overflow: Overflow = "undefined",
-        bench: Sequence[str] = (),
+        bench: Sequence[str] | Mapping[str, Sequence[str]] = (),
     ) -> Callable[[Callable[..., Any]], Self]:
         """The decorator that turns an annotated formula into an operator of this class."""
         frame = sys._getframe(1)
@@ -201,6 +200,17 @@ class OperatorSpec:
         """The operator's name, which is also the C function's."""
         return self.signature.name
 
+    @property
+    def bench(self) -> tuple[str, ...]:
+        """The shapes to measure at where none are asked for."""
+        return next(iter(self.presets.values()))
+
+    def preset(self, name: str) -> tuple[str, ...]:
+        """The shapes of the preset called ``name``; raises ``UnknownNameError``."""
+        if name not in self.presets:
+            raise UnknownNameError("preset", name, self.presets, self.name)
+        return self.presets[name]
+
     def __repr__(self) -> str:
         return f"<operator {self.name}: {len(self.rows)} kernels>"
 
@@ -216,6 +226,17 @@ class OperatorSpec:
             raise place_error(
                 place, UsageError(f"{self.name} already has its list of kernels: add the row there")
             )
+        self.rows = self._placed(rows)
+
+    def rivals(self, *rows: Kernel) -> None:
+        """Other libraries to measure beside the kernels, each called ``change``; called once.
+
+        Each is a file that defines the C function by calling that library. It need not compile
+        everywhere: the reason, its ``#error`` say, is shown instead of a time.
+        """
+        self.rival_rows = self._placed(rows)
+
+    def _placed(self, rows: Sequence[Kernel]) -> tuple[Kernel, ...]:
         placed: dict[str, Kernel] = {}
         for given in rows:
             try:
@@ -226,7 +247,7 @@ class OperatorSpec:
             except UsageError as error:
                 raise place_error(given.place, error) from None
             placed[row.name] = row
-        self.rows = tuple(placed.values())
+        return tuple(placed.values())
 
     def _check_row(self, row: Kernel) -> None:
         if not row.path.is_file():
@@ -245,11 +266,20 @@ class OperatorSpec:
                 )
         taken = {self.name, *signature.dims, *signature.variables}
         taken |= {p.name for p in signature.tensors} | {s.name for s in signature.scalars}
+        taken |= signature.constants.keys()
+        if row.strided:
+            for stride in signature.strides:
+                if stride in taken:
+                    raise UsageError(
+                        f"{row.name}: strided=True gives the C function an argument {stride}, "
+                        f"which is a name of {self.name} already: rename that"
+                    )
+                taken.add(stride)
         for tunable in row.tune:
             if tunable in taken:
                 raise UsageError(
                     f"{row.name}: tunable {tunable}, a macro, is a name of the C function too: "
-                    f"{signature.c_prototype()}"
+                    f"{signature.c_prototype(kernel=row)}"
                 )
 
     def row(self, name: str) -> Kernel:
@@ -383,6 +413,26 @@ def place_of(function: Callable[..., Any], otherwise: str) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else otherwise
 
 
+def _presets(
+    signature: Signature, bench: Sequence[str] | Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """The declared shapes by preset; a list, or nothing, is the preset ``default``."""
+    if not isinstance(bench, Mapping):
+        check_list(f"{signature.name}: bench", bench)
+        bench = {"default": bench or [_bench_shape(signature)]}
+    if not bench:
+        raise UsageError(f"{signature.name}: bench={{}} has no presets")
+    for name, shapes in bench.items():
+        if not (isinstance(name, str) and re.fullmatch(r"[\w-]+", name)):
+            raise UsageError(f"{signature.name}: bench: the preset {name!r} should be one word")
+        check_list(f"{signature.name}: bench[{name!r}]", shapes)
+        if not shapes:
+            raise UsageError(f"{signature.name}: bench[{name!r}] has no shapes")
+        for shape in shapes:
+            parse_shape(signature, shape)
+    return {name: tuple(shapes) for name, shapes in bench.items()}
+
+
 def _bench_shape(signature: Signature) -> str:
     """A shape to measure at where none is declared: 16 Mi elements, or 1024 in each dimension."""
     if set(signature.dims) == {signature.ellipsis}:
@@ -390,39 +440,40 @@ def _bench_shape(signature: Signature) -> str:
     return ",".join(f"{dim}=1024" for dim in signature.dims)
 
 
-def short_dtypes(dtypes: Mapping[str, DType]) -> str:
-    """How reports and options write an assignment: ``f32``, or ``T=i8,U=u8`` for several."""
-    if len(dtypes) == 1:
-        return next(iter(dtypes.values())).name
-    return ",".join(f"{variable}={dtype.name}" for variable, dtype in dtypes.items())
-
-
 def parse_dtypes(signature: Signature, text: str) -> list[dict[str, DType]]:
     """The assignments that ``text`` selects: ``f32``, ``f32,bf16``, ``T=i8,U=u8``.
 
+    A word alone is the element type of every input that has a variable.
+
     Raises ``UsageError`` or ``UnknownNameError`` for what the operator is not declared for.
     """
-    wanted: dict[str, set[str]] = {}
+    variables = signature.variables
+    named: dict[str, set[str]] = {}
+    alike: set[str] = set()  # the words without a variable: all of the inputs' are of it
     for part in text.split(","):
         variable, equals, name = (word.strip() for word in part.partition("="))
         if not equals:
-            if len(signature.variables) != 1:
-                names = ", ".join(f"{v}=..." for v in signature.variables) or "none to choose"
-                raise UsageError(f"{signature.name}: write --dtype with its variables: {names}")
-            variable, name = next(iter(signature.variables)), variable
-        if variable not in signature.variables:
-            raise UnknownNameError("dtype variable", variable, signature.variables, signature.name)
-        options = {d.name for d in signature.variables[variable]}
+            variable, name = next(iter(variables)) if len(variables) == 1 else "", variable
+        elif variable not in variables:
+            raise UnknownNameError("dtype variable", variable, variables, signature.name)
+        can_be = variables[variable] if variable else {d for ds in variables.values() for d in ds}
+        options = {d.name for d in can_be}
         if name not in options:
-            if name in DTYPES:
+            if name in DTYPES and options:
                 raise UsageError(
-                    f"{signature.name} is not declared for {name}; {variable} can be "
-                    f"{', '.join(sorted(options))}"
+                    f"{signature.name} is not declared for {name}; "
+                    f"{variable or ' and '.join(variables)} can be {', '.join(sorted(options))}"
                 )
             raise UnknownNameError("dtype", name, options, signature.name)
-        wanted.setdefault(variable, set()).add(name)
-    return [
-        chosen
-        for chosen in signature.choices()
-        if all(chosen[v].name in names for v, names in wanted.items())
+        (named.setdefault(variable, set()) if variable else alike).add(name)
+    of_inputs = {p.type.dtype for p in signature.inputs} & variables.keys()
+    chosen = [
+        assignment
+        for assignment in signature.choices()
+        if all(assignment[v].name in names for v, names in named.items())
+        and (not alike or any(all(assignment[v].name == n for v in of_inputs) for n in alike))
     ]
+    if not chosen:
+        there = "; ".join(map(short_dtypes, signature.assignments))
+        raise UsageError(f"{signature.name}: --dtype {text} selects none of {there}")
+    return chosen

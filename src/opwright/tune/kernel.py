@@ -20,10 +20,10 @@ from opwright.history.records import Configuration, Times
 from opwright.history.store import History
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case, check_memory
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, OpwrightError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.tune.search import Failure, Found, Search, Trial, text
 from opwright.tune.strategies import STRATEGIES, Params
 from opwright.verify.engine import LIMITED, quick_cases
@@ -143,7 +143,7 @@ class _Laboratory:
         self._own: Prepared | None = None
         self._opened = ExitStack()
         self._workers: Workers | None = None
-        self._timer: tuple[Device, Buffers] | None = None
+        self._timer: tuple[Device, Buffers, list[int | float]] | None = None
         self._beside = _cores_beside(self._threads)
         self._pool = ThreadPoolExecutor(max(1, len(self._beside)), initializer=self._keep_off)
 
@@ -254,20 +254,21 @@ class _Laboratory:
         )
 
     def sample(self, configuration: Params) -> float | Failure:
-        """See ``Subject.sample``: one warm sample in a worker that only measures."""
+        """See ``Subject.sample``: one sample in a worker that only measures."""
         assert self._own is not None  # it was verified
         if self._timer is None:
             device = self._opened.enter_context(self._backend.open(self._time_limit))
             own = self._own
             output = ("out", own.shape, own.output)
-            self._timer = device, device.upload(own.inputs, output, "aligned")
-        device, buffers = self._timer
+            inputs, values = own.operands(self._kernel)
+            self._timer = device, device.upload(inputs, output, "aligned"), values
+        device, buffers, values = self._timer
         taken = device.clock(
             self._artifacts[configuration],
             buffers,
-            self._own.values,
+            values,
             self._setup.threads,
-            "warm",
+            self._setup.cache,
             1,
             MIN_SAMPLE_NS,
         )
@@ -319,7 +320,7 @@ class _Laboratory:
         words = [
             shlex.join(["opwright", "bench", f"{self._reference}/{self._kernel.name}"]),
             case.sizes(self._spec.signature),
-            f"--threads {self._setup.threads}",
+            f"--threads {self._setup.threads} --cache {self._setup.cache}",
             *(f"--param {t}={v}" for t, v in configuration),
         ]
         return " ".join(words)
@@ -336,7 +337,7 @@ class _Laboratory:
             place="won",
         )
         for record in reversed(won):
-            if record.shape != dict(self._setup.case.dims):
+            if (record.shape, record.cache) != (dict(self._setup.case.dims), self._setup.cache):
                 continue
             if record.params.keys() != self._kernel.tune.keys():
                 return None
@@ -410,6 +411,7 @@ class _Laboratory:
             place=place,
             times=times,
             noise=noise,
+            cache=self._setup.cache,
         )
 
 

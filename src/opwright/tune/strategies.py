@@ -10,8 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from opwright.spec.errors import MachineError
 
 Params = tuple[tuple[str, int], ...]  # a configuration: tunables and their values
 Scores = Mapping[Params, float]
@@ -24,6 +27,9 @@ ROUNDS = 5
 SMALL = 64
 # Successive halving starts with so many, of which the faster half is measured twice as long.
 STARTERS = 64
+# Optuna is asked up to so many times for each configuration, since it knows no conditions and may
+# propose what is known.
+ASKED = 10
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,51 @@ def halving(space: Sequence[Params], random: np.random.Generator) -> Batches:
         rounds *= 2
 
 
+def by_optuna(space: Sequence[Params], random: np.random.Generator) -> Batches:
+    """What Optuna's tree-structured Parzen estimator proposes, until all was tried.
+
+    Raises ``MachineError`` where Optuna is not installed.
+    """
+    try:
+        import optuna
+    except ImportError as error:
+        raise MachineError(
+            f"optuna cannot be imported ({error}): pip install 'opwright[optuna]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    seed = int(random.integers(2**31))
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True))
+    values = _values(space)
+    # By place in the order of the values, so that neighbours are near one another.
+    each = {t: optuna.distributions.IntDistribution(0, len(v) - 1) for t, v in values.items()}
+    left = dict.fromkeys(space)
+    known: dict[Params, float] = {}
+    study.enqueue_trial({t: values[t].index(value) for t, value in space[0]})
+    while left:
+        asked: dict[Params, Any] = {}
+        for _ in range(ASKED * BATCH):
+            trial = study.ask(each)
+            params = tuple((t, values[t][trial.params[t]]) for t in values)
+            if params in left and params not in asked:
+                asked[params] = trial
+            elif params in known:
+                study.tell(trial, known[params])
+            else:  # outside of the space, failed, or asked for just now
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            if len(asked) == min(BATCH, len(left)):
+                break
+        # What nothing is proposed of any more is tried all the same.
+        batch = [*asked] or [*left][:BATCH]
+        for params in batch:
+            del left[params]
+        scores = yield Batch(batch)
+        known |= scores
+        for params, trial in asked.items():
+            failed = params not in scores
+            state = optuna.trial.TrialState.FAIL if failed else None
+            study.tell(trial, None if failed else scores[params], state=state)
+
+
 def automatic(space: Sequence[Params], random: np.random.Generator) -> Batches:
     """All of a small space, local search in a large one."""
     yield from (exhaustive if len(space) <= SMALL else local)(space, random)
@@ -104,6 +155,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "random": shuffled,
     "local": local,
     "halving": halving,
+    "optuna": by_optuna,
 }
 
 
@@ -118,11 +170,17 @@ def _all(space: Sequence[Params]) -> Batches:
         _ = yield batch  # whatever the scores: all are tried
 
 
+def _values(space: Sequence[Params]) -> dict[str, list[int]]:
+    """The values of each tunable that occur, in numerical order."""
+    return {
+        tunable: sorted({params[index][1] for params in space})
+        for index, (tunable, _) in enumerate(space[0])
+    }
+
+
 def _neighbourhood(space: Sequence[Params]) -> Callable[[Params], list[Params]]:
     """The function that lists a configuration's neighbours in ``space``."""
-    values: dict[str, list[int]] = {}
-    for tunable, _ in space[0]:
-        values[tunable] = sorted({dict(params)[tunable] for params in space})
+    values = _values(space)
     within = set(space)
 
     def neighbours(params: Params) -> list[Params]:

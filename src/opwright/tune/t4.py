@@ -39,7 +39,7 @@ _OUTCOME = {
 # The rest of a record: what its times are good for.
 _KEY = (
     *("operator", "kernel", "backend", "machine", "dtype", "shape", "threads", "source_hash"),
-    *("artifact_key", "compiler", "flags", "isa"),
+    *("artifact_key", "compiler", "flags", "isa", "cache"),
 )
 _TEXTS = ("operator", "kernel", "backend", "machine", "dtype", "source_hash", "artifact_key")
 
@@ -148,6 +148,7 @@ def _configuration(result: Mapping[str, Any]) -> Configuration:
         place=cast(Literal["", "tied", "won"], place),
         times=times,
         noise=float(own.get("noise", 0.0)),
+        cache=str(own.get("cache", "warm")),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -45,19 +46,33 @@ def witness(
 ) -> Witness:
     """torch's operator where it is declared and installed, else the formula in NumPy."""
     if spec.torch is not None and torch_installed():
-        return _torch_witness(spec, inputs, attributes)
-    return _numpy_witness(spec, inputs, attributes, output)
+        if any(a.dtype.kind not in "iu" for a in inputs):
+            return _torch_witness(spec, inputs, attributes)
+        # torch may refuse integers, or mixtures of them, and wrap sums round in the short type.
+        with contextlib.suppress(RuntimeError, TypeError):
+            found = _torch_witness(spec, inputs, attributes)
+            found.run()
+            if found.result().dtype.kind == "f" or found.result().dtype == output.numpy:
+                return found
+    return numpy_witness(spec, inputs, attributes, output)
 
 
-def _numpy_witness(
+def numpy_witness(
     spec: OperatorSpec, inputs: Sequence[Array], attributes: Mapping[str, Scalar], output: DType
 ) -> Witness:
+    """The formula in NumPy, in the inputs' own element types."""
+    # Sums of short integers are made in int32, as whoever calls NumPy has to see to.
+    short = all(a.dtype.kind in "iu" for a in inputs)
+    inputs = [a.astype(np.int32) if short and a.itemsize < 4 else a for a in inputs]
     views = [a.view() for a in inputs]
     for view in views:
         view.flags.writeable = False
+    whole = _one_ufunc(spec, views, attributes)
 
     def run() -> Any:
         with np.errstate(all="ignore"):
+            if whole is not None:
+                return whole()
             try:
                 return spec.formula(*views, **attributes)
             except ValueError:  # it changes its inputs, which kernels are still to get
@@ -68,6 +83,35 @@ def _numpy_witness(
             return np.asarray(result).astype(output.numpy)
 
     return Witness(f"NumPy {np.__version__}", run, read)
+
+
+def _one_ufunc(
+    spec: OperatorSpec, views: Sequence[Array], attributes: Mapping[str, Scalar]
+) -> Callable[[], Array] | None:
+    """The formula with its output allocated beforehand, where it is one ufunc of the inputs."""
+    calls: list[tuple[Any, list[Any], Array]] = []
+
+    class Traced(np.ndarray):
+        def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **options: Any) -> Any:
+            plain = [x.view(np.ndarray) if isinstance(x, Traced) else x for x in given]
+            if options or method != "__call__":
+                raise NotImplementedError
+            result = np.asarray(ufunc(*plain))
+            calls.append((ufunc, plain, result))
+            return result.view(Traced)
+
+    try:
+        with np.errstate(all="ignore"):
+            result = spec.formula(*(view.view(Traced) for view in views), **attributes)
+    except Exception:  # what a formula does with such arrays, or does not take, is its own affair
+        return None
+    if len(calls) != 1 or not isinstance(result, Traced) or result.base is not calls[0][2]:
+        return None
+    ufunc, given, out = calls[0]
+    # A copy of an input would not follow from the inputs in the calls that come.
+    if not all(np.isscalar(x) or any(np.may_share_memory(x, v) for v in views) for x in given):
+        return None
+    return lambda: ufunc(*given, out=out)
 
 
 def _torch_witness(

@@ -17,7 +17,28 @@ Array = NDArray[Any]
     dtypes={"T": ["f32", "f64", "bf16", "f16"]},
     flops="2*m*n*k",
     torch="torch.matmul",
-    bench=["m=1024,n=1024,k=1024", "m=127,n=8191,k=63", "m=1000,n=300,k=500", "m=17,n=4099,k=1021"],
+    bench={
+        "default": [
+            "m=1024,n=1024,k=1024",
+            "m=127,n=8191,k=63",
+            "m=1000,n=300,k=500",
+            "m=17,n=4099,k=1021",
+        ],
+        "square": [f"m={s},n={s},k={s}" for s in (64, 100, 256, 512, 1023, 1024, 2048)],
+        "odd": [
+            "m=127,n=8191,k=63",
+            "m=1000,n=300,k=500",
+            "m=17,n=4099,k=1021",
+            "m=4096,n=4096,k=32",
+            "m=4096,n=32,k=4096",
+        ],
+        "llm": [
+            "m=1,n=4096,k=4096",
+            "m=8,n=4096,k=4096",
+            "m=256,n=4096,k=1024",
+            "m=256,n=1024,k=4096",
+        ],
+    },
 )
 def matmul(a: Tensor[T, "m k"], b: Tensor[T, "k n"]) -> Tensor[T, "m n"]:
     """Matrix product: each element is the sum over k of a[i, k] * b[k, j].
@@ -28,6 +49,16 @@ def matmul(a: Tensor[T, "m k"], b: Tensor[T, "k n"]) -> Tensor[T, "m n"]:
     """
     return a @ b
 
+
+matmul.rivals(
+    Kernel(
+        "cpu_onednn.cpp",
+        change="oneDNN",
+        dtypes=["f32", "bf16"],
+        threads=True,
+        flags=["-ldnnl"],
+    ),
+)
 
 matmul.kernels(
     Kernel("cpu_v1_naive.cpp", change="three nested loops"),

@@ -66,6 +66,7 @@ def cuda_prelude(
                 for header in _OPTIONAL_HEADERS
             ),
             "using std::int64_t;",
+            *signature.c_constants(),
             *(f"#define {name} {value}" for name, value in {**types, **params}.items()),
             f"{cuda_prototype(signature, dtypes)};",
             "",

@@ -1,0 +1,77 @@
+"""opwright bench --preset: an operator's own sets of shapes, one line for each."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.tool import declare, opwright, plain
+from operators import RIGHT
+
+DECLARED = """
+@operator(
+    dtypes={"T": ["f32", "bf16"]},
+    flops="2*n",
+    bench={"small": ["...=40", "...=50"], "large": ["...=70"]},
+)
+def affine(x: Tensor[T, "..."], scale: float = 1.5) -> Tensor[T, "..."]:
+    return scale * x + 1
+
+affine.kernels(Kernel("cpu_v1.cpp", change="one"), Kernel("cpu_v2.cpp", change="two"))
+affine.rivals(Kernel("cpu_other.cpp", change="Other"), Kernel("cpu_none.cpp", change="None"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, own_home: Path) -> Path:
+    kernels = {f"cpu_{name}.cpp": plain(RIGHT) for name in ("v1", "v2", "other")}
+    none = "#error not found; apt install libnone-dev\n"
+    return declare(tmp_path / "affine", DECLARED, {**kernels, "cpu_none.cpp": none})
+
+
+def test_one_line_for_each_shape_with_the_kernel_that_a_call_runs(folder: Path) -> None:
+    ran = opwright("bench", folder, "--preset", "large,small", "--budget", "0.1", "--threads", "1")
+    assert ran.code == 0
+    lines = [line.split() for line in ran.out.splitlines()]
+    [head] = [line for line in lines if line[:2] == ["preset", "shape"]]
+    assert head[-2:] == ["vs", "Other"]
+    shown = [line for line in lines if line[:1] in (["large"], ["small"])]
+    # 'large' has one shape and so no mean.
+    assert [line[:2] for line in shown] == [
+        ["large", "n=70"],
+        ["small", "n=40"],
+        ["small", "n=50"],
+        ["small", "geometric"],
+    ]
+    assert all("cpu_v2" in line for line in shown[:3])
+    assert "None: not found; apt install libnone-dev" in ran.out
+    ratios = [float(line[-1].rstrip("x")) for line in shown]
+    assert ratios[3] == pytest.approx(math.sqrt(ratios[1] * ratios[2]), rel=0.02)
+
+
+def test_as_json(folder: Path) -> None:
+    ran = opwright("bench", f"{folder}/cpu_v1", "--preset", "small", "--budget", "0.1", "--json")
+    tables = ran.json["data"]["tables"]
+    assert [t["shape"] for t in tables] == [{"n": 40}, {"n": 50}]
+    assert [[r["kernel"] for r in t["rows"]] for t in tables] == [["cpu_v1"]] * 2
+    rivals = {r["name"]: r["reason"] for r in tables[0]["rivals"]}
+    assert rivals == {"Other": "", "None": "not found; apt install libnone-dev"}
+    assert tables[0]["rows"][0]["vs_rivals"].keys() == {"Other"}
+    assert len(ran.json["data"]["runs"]) == 1  # all of it
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--preset", "smal"], "no preset named 'smal' in affine; did you mean small"),
+        (["--preset", ","], "write some of small, large"),
+        (["--preset", "small", "--shape", "9"], "--shape, --preset and --shapes-from"),
+    ],
+)
+def test_bad_input(folder: Path, words: list[str], said: str) -> None:
+    ran = opwright("bench", folder, *words)
+    assert ran.code == 2
+    assert re.search(re.escape(said), ran.err)
