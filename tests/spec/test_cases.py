@@ -228,6 +228,13 @@ def test_attributes_without_a_default_get_a_value() -> None:
     assert {a["c"] for a in seen} == {True, False}
 
 
+def test_one_tensor_of_a_product_is_subnormal() -> None:
+    for seed, subnormal in ((0, 0), (1, 1), (2, 0)):
+        case = Case(F32, {"m": 9, "n": 7, "k": 8}, values="subnormal", seed=seed)
+        largest = [np.abs(x).max() for x in make_inputs(product, case)]
+        assert largest[subnormal] < 2.0**-126 and largest[1 - subnormal] > 0.1
+
+
 def test_every_word_of_an_attribute_has_its_cases() -> None:
     @operator(dtypes={"T": ["f32"]})
     def act(

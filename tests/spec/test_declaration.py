@@ -481,6 +481,22 @@ WRONG: dict[str, tuple[str, str]] = {
         '@operator(dtypes={"T": ["f32"]}, bench="m=1,k=2")\n' + GOOD,
         "bench: expected a list",
     ),
+    "may_flush of what no input is": (
+        '@operator(dtypes={"T": ["f32"]}, may_flush=["bf16"])\n' + GOOD,
+        "may_flush: no input of good can be bf16",
+    ),
+    "may_flush of what is not computed in float32": (
+        '@operator(dtypes={"T": ["f64"]}, may_flush=["f64"])\n' + GOOD,
+        "may_flush: f64 is not computed with in float32",
+    ),
+    "may_flush not in a list": (
+        '@operator(dtypes={"T": ["f32"]}, may_flush="f32")\n' + GOOD,
+        "may_flush: expected a list",
+    ),
+    "may_flush beside a tolerance": (
+        '@operator(dtypes={"T": ["f32"]}, may_flush=["f32"], tolerance=Tolerance(ulps=2))\n' + GOOD,
+        "may_flush is for derived tolerances",
+    ),
     "bench without presets": (
         '@operator(dtypes={"T": ["f32"]}, bench={})\n' + GOOD,
         "bench={} has no presets",

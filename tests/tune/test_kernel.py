@@ -198,7 +198,7 @@ def test_an_interruption_keeps_what_was_measured(
     tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tunable(tmp_path, "[7, 1]")
-    taken = module._Laboratory.sample
+    taken = module.Laboratory.sample
     calls = 0
 
     def sample(self: Any, configuration: Any) -> Any:
@@ -208,7 +208,7 @@ def test_an_interruption_keeps_what_was_measured(
             raise KeyboardInterrupt
         return taken(self, configuration)
 
-    monkeypatch.setattr(module._Laboratory, "sample", sample)
+    monkeypatch.setattr(module.Laboratory, "sample", sample)
     found = tuned_at(target, history, "5000")
     assert found.found.interrupted
     assert {c.outcome for c in kept(history).values()} == {"held"}

@@ -9,7 +9,9 @@ import pytest
 
 from mixed_operators import DECLARED, write_operator
 from opwright.catalog.find import Target, find
+from opwright.spec.cases import selected_case
 from opwright.spec.errors import DTypeError, UnknownNameError
+from opwright.spec.operator import parse_dtypes
 from opwright.verify.engine import Options, Report, verify
 
 
@@ -65,3 +67,70 @@ def test_calls_settle_the_row_and_take_the_word(blend: Target) -> None:
         blend.spec(x, w.astype(np.float32))
     with pytest.raises(DTypeError, match=r"out is int8; the result is int32"):
         blend.spec(x, w, out=np.zeros(2, np.int8))
+
+
+def test_a_quantized_product_holds_and_its_wrong_variants_are_known(tmp_path: Path) -> None:
+    """Any of the known-wrong variants that passed would be a finding of its own."""
+    report = checked(find(str(write_operator(tmp_path / "quantized", "quantized"))))
+    assert report.findings == []
+    assert {k.verdict for k in report.kernels} == {"held"}
+    assert {k.bound_origin for k in report.kernels} == {"derived from the formula"}
+
+
+@pytest.mark.parametrize(
+    ("right", "instead"),
+    [
+        ("std::nearbyint(y)", "std::trunc(y)"),
+        ("std::nearbyint(y)", "std::round(y)"),
+        ("int8_t(std::min(127.0f, std::max(-128.0f, y)))", "int8_t(int32_t(y))"),
+        ("std::max(-128.0f, y)", "std::max(-127.0f, y)"),
+        ("int32_t sum = bias[j]", "int16_t sum = int16_t(bias[j])"),
+    ],
+)
+def test_wrong_ways_back_to_int8_are_found(tmp_path: Path, right: str, instead: str) -> None:
+    assert {k.verdict for k in wrong(tmp_path, "quantized", right, instead).kernels} == {"wrong"}
+
+
+FLUSHING = """
+    const auto flush = [](float x) { return x > -0x1p-126f && x < 0x1p-126f ? 0.0f : x; };
+    for (int64_t i = 0; i < batch; ++i) {
+        float y = 0;
+        for (int64_t p = 0; p < k; ++p) {
+            y = flush(y + flush(flush(float(x[i * k + p])) * flush(float(w[p]))));
+        }
+        if (after == after_relu && y < 0) y = 0;
+        out[i] = V(LATER(after == after_negate ? -y : y));
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("declared", "later", "verdict"),
+    [
+        (', may_flush=["bf16"]', "", "held"),
+        ("", "", "wrong"),
+        (', may_flush=["bf16"]', "1e-34f +", "wrong"),
+    ],
+)
+def test_kernels_may_flush_where_it_is_declared(
+    tmp_path: Path, declared: str, later: str, verdict: str
+) -> None:
+    head = DECLARED["blend"][1].partition("    static_assert")[0]
+    folder = write_operator(tmp_path / "blend", "blend", head + FLUSHING.replace("LATER", later))
+    declaration = (folder / "op.py").read_text()
+    flops = 'flops="2*batch*k"'
+    assert flops in declaration
+    (folder / "op.py").write_text(declaration.replace(flops, flops + declared))
+    target = find(str(folder))
+    [bf16] = parse_dtypes(target.spec.signature, "bf16")
+    cases = [
+        selected_case(
+            target.spec, bf16, shape, "subnormal", seed=seed, attributes={"after": "negate"}
+        )
+        for shape in ("...=5,k=1", "...=7,k=40")
+        for seed in (0, 1)
+    ]
+    options = Options(dtypes=[bf16], cases=cases)
+    [kernel] = verify(target.spec, target.kernels, target.reference, options).kernels
+    assert kernel.verdict == verdict

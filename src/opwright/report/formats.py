@@ -41,6 +41,7 @@ KINDS: Mapping[str, str] = {
     "abort": "The kernel called abort.",
     "exception": "A C++ exception left the kernel.",
     "exit": "The kernel ended its process.",
+    "changes-fp-environment": "The kernel left other rounding or flushing to its caller.",
     "late-write": "The output still changed after the kernel had returned.",
     "not-repeatable": "The same inputs gave different results.",
     "does-not-compile": "The compiler refused the kernel.",

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from opwright.spec.dtypes import DTYPES, DType, short_dtypes
+from opwright.spec.dtypes import DTYPES, DType, dtype_named, short_dtypes
 from opwright.spec.errors import UnknownNameError, UsageError
 from opwright.spec.integers import evaluate_integers
 from opwright.spec.kernel import Kernel, place_error
@@ -80,6 +80,8 @@ class OperatorSpec:
     The formula is evaluated in float64 (integers exactly) as the oracle. ``flops`` is an expression
     in the dimensions; ``thresholds`` are attribute names or numbers at which behaviour changes;
     ``overflow`` says what an integer output does with a result that does not fit;
+    ``may_flush`` lists element types of inputs with which kernels may take subnormal numbers of
+    float32 for zero (operands, sums on the way, results), as some hardware does;
     ``torch`` names the framework's own operator, a dotted path or a function of the same
     parameters; ``tolerance`` is derived from the formula where it is not given;
     ``bench`` lists the shapes to measure at, as ``--shape`` takes them, or maps names of presets to
@@ -96,6 +98,7 @@ class OperatorSpec:
         thresholds: Sequence[str | float],
         tolerance: Tolerance | None,
         overflow: Overflow,
+        may_flush: Sequence[str],
         bench: Sequence[str] | Mapping[str, Sequence[str]],
         place: str,
         scope: Mapping[str, Any] | None = None,
@@ -106,6 +109,7 @@ class OperatorSpec:
                 raise UsageError(f"an operator is declared by a function, got {formula!r}")
             self.signature: Signature = signature_of(formula, dtypes, scope)
             self._check(formula, flops, torch, thresholds, tolerance, overflow)
+            self._check_flush(may_flush, tolerance)
             self.presets = _presets(self.signature, bench)
         except UsageError as error:
             raise place_error(place, error) from None
@@ -115,6 +119,7 @@ class OperatorSpec:
         self.thresholds = tuple(thresholds)
         self.tolerance = tolerance or Tolerance()
         self.overflow: Overflow = overflow
+        self.may_flush = tuple(may_flush)
         file = Path(inspect.getfile(formula))
         # What is typed at a prompt or in a notebook stands in no file: its kernels are looked for
         # in the working directory.
@@ -166,6 +171,18 @@ class OperatorSpec:
         if overflow not in ("undefined", "wrap", "saturate"):
             raise UsageError(f"overflow={overflow!r} is not 'undefined', 'wrap' or 'saturate'")
 
+    def _check_flush(self, may_flush: Sequence[str], tolerance: Tolerance | None) -> None:
+        check_list("may_flush", may_flush)
+        if may_flush and tolerance is not None:
+            raise UsageError("may_flush is for derived tolerances; leave one of the two away")
+        signature = self.signature
+        declared = {signature.dtype(p, c) for p in signature.inputs for c in signature.choices()}
+        for name in may_flush:
+            if dtype_named(name) not in declared:
+                raise UsageError(f"may_flush: no input of {self.name} can be {name}")
+            if dtype_named(name).compute != "f32":
+                raise UsageError(f"may_flush: {name} is not computed with in float32")
+
     @classmethod
     def declare(
         cls,
@@ -176,6 +193,7 @@ class OperatorSpec:
         thresholds: Sequence[str | float] = (),
         tolerance: Tolerance | None = None,
         overflow: Overflow = "undefined",
+        may_flush: Sequence[str] = (),
         bench: Sequence[str] | Mapping[str, Sequence[str]] = (),
     ) -> Callable[[Callable[..., Any]], Self]:
         """The decorator that turns an annotated formula into an operator of this class."""
@@ -190,6 +208,7 @@ class OperatorSpec:
             thresholds=thresholds,
             tolerance=tolerance,
             overflow=overflow,
+            may_flush=may_flush,
             bench=bench,
             place=place_of(formula, here),
             scope=scope,
@@ -342,6 +361,11 @@ class OperatorSpec:
     def serves(self, kernel: Kernel, dtypes: Mapping[str, DType]) -> bool:
         """Whether ``kernel`` is meant for these element types."""
         return not kernel.dtypes or all(d.name in kernel.dtypes for d in dtypes.values())
+
+    def flushes(self, dtypes: Mapping[str, DType]) -> bool:
+        """Whether kernels for these element types may take subnormal numbers for zero."""
+        inputs = self.signature.inputs
+        return any(self.signature.dtype(p, dtypes).name in self.may_flush for p in inputs)
 
     def flops(self, dims: Mapping[str, int]) -> float:
         """Floating-point operations of one call at these sizes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,6 +47,21 @@ class Subject(Protocol):
         """One time in nanoseconds per call."""
 
 
+class Helpers(Protocol):
+    """Who measures elsewhere."""
+
+    def prefetch(self, configurations: Sequence[Params]) -> None:
+        """Begin building these."""
+
+    def measure(
+        self, configurations: Sequence[Params], anchor: Params, rounds: int, until: float
+    ) -> Iterator[Sequence[Trial]]:
+        """Trials of ``configurations``, relative to ``anchor``, as they arrive.
+
+        What is not among them by the end is for the caller to measure.
+        """
+
+
 @dataclass
 class Trial:
     """One configuration so far: ``samples`` by round, ``relative`` to the anchor in each round."""
@@ -88,8 +103,10 @@ def text(configuration: Params) -> str:
 class Search:
     """One search. ``trials`` is what is known at any time, in the order of trying.
 
-    ``space`` has the default first. ``preferred`` is what won before: it is in the final, and wins
-    where it ties. ``keep`` is told of what is newly known, ``progress`` how far the search is.
+    ``space`` has the default first; ``anchor`` is what times are relative to, the default unless
+    that failed. ``preferred`` is what won before: it is in the final, and wins
+    where it ties. With ``helpers`` all but the default and the final is left to them as far as they
+    can. ``keep`` is told of what is newly known, ``progress`` how far the search is.
     """
 
     def __init__(
@@ -99,6 +116,7 @@ class Search:
         budget: float,
         *,
         preferred: Params | None = None,
+        helpers: Helpers | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
         keep: Callable[[Sequence[Trial]], None] = lambda _: None,
@@ -111,11 +129,13 @@ class Search:
         self._end = clock() + budget
         self._explore_until = clock() + budget * (1 - FINAL_SHARE)
         self._preferred = preferred if preferred in space else None
+        self._helpers = helpers
+        self._away: set[Params] = set()  # known from elsewhere only
         self._random = np.random.default_rng(seed)
         self._keep = keep
         self._progress = progress
         self._round = 0
-        self._anchor: Params | None = None
+        self.anchor: Params | None = None
         # Of the final: the complete rounds, and the anchor's second time over its first in each.
         self._complete: list[int] = []
         self._twin: list[float] = []
@@ -134,43 +154,86 @@ class Search:
         batches = strategy(self._space, self._random)
         first = [self._space[0], *([self._preferred] if self._preferred else [])]
         self._subject.prefetch(first)
-        self._measure(first, MIN_ROUNDS, self._explore_until)
+        self.measure(first, MIN_ROUNDS, self._explore_until)
+        builder = self._helpers or self._subject
         try:
             batch = next(batches)
             while self._clock() < self._explore_until:
-                self._subject.prefetch([*batch.configurations, *batch.ahead])
-                scores = self._measure(batch.configurations, batch.rounds, self._explore_until)
+                builder.prefetch([*batch.configurations, *batch.ahead])
+                scores = self.measure(batch.configurations, batch.rounds, self._explore_until)
                 batch = batches.send(scores)
         except StopIteration:
             return True
         return False
 
-    def _measure(self, configurations: Sequence[Params], rounds: int, until: float) -> Scores:
-        """Verify and time; the scores of those that got times in these rounds."""
-        ready = [c for c in dict.fromkeys(configurations) if self._holds(c, until)]
+    def measure(self, configurations: Sequence[Params], rounds: int, until: float) -> Scores:
+        """Verify and time until then; the scores of those that got times in these rounds."""
+        wanted = list(dict.fromkeys(configurations))
+        elsewhere = self._measured_elsewhere(wanted, rounds, until)
+        self._measure_here([c for c in wanted if c not in elsewhere], rounds, until)
+        return {c: self.trials[c].score for c in wanted if self._known(c)}
+
+    def _measured_elsewhere(
+        self, configurations: Sequence[Params], rounds: int, until: float
+    ) -> set[Params]:
+        """Those that the helpers found out about; none before there is a time to compare with."""
+        known: set[Params] = set()
+        if self._helpers is None or self.anchor is None:
+            return known
+        there = [c for c in configurations if c != self.anchor and not self._failed(c)]
+        self._report(f"measuring {len(there)} elsewhere")
+        for trials in self._helpers.measure(there, self.anchor, rounds, until):
+            adopted = [self._adopt(trial) for trial in trials if trial.configuration in there]
+            known |= {trial.configuration for trial in adopted}
+            self._keep(adopted)
+            self._report(f"measuring {len(there) - len(known)} elsewhere")
+        return known
+
+    def _failed(self, configuration: Params) -> bool:
+        return configuration in self.trials and self.trials[configuration].failure is not None
+
+    def _adopt(self, theirs: Trial) -> Trial:
+        """Add what was found out elsewhere to what is known; its rounds are further ones."""
+        configuration = theirs.configuration
+        if configuration not in self.trials:
+            self._away.add(configuration)
+        trial = self.trials.setdefault(configuration, Trial(configuration))
+        trial.failure = theirs.failure
+        if trial.failure is not None:
+            trial.samples, trial.relative = {}, {}
+        for number in sorted(theirs.relative):
+            trial.samples[self._round] = theirs.samples[number]
+            trial.relative[self._round] = theirs.relative[number]
+            self._round += 1
+        return trial
+
+    def _measure_here(self, configurations: Sequence[Params], rounds: int, until: float) -> None:
+        ready = [c for c in configurations if self._holds(c, until)]
         if not ready:
-            return {}
-        self._anchor = self._anchor or ready[0]
-        timed = list(dict.fromkeys([self._anchor, *ready]))
+            return
+        self.anchor = self.anchor or ready[0]
+        timed = list(dict.fromkeys([self.anchor, *ready]))
         done: set[Params] = set()
         for _ in range(rounds):
             if self._clock() >= until:
                 break
             done |= self._take_round(timed, until)
         self._keep([self.trials[c] for c in timed if c in done])
-        return {c: self.trials[c].score for c in ready if self._known(c)}
 
     def _known(self, configuration: Params | None) -> bool:
         return configuration in self.trials and bool(self.trials[configuration].relative)
 
     def _holds(self, configuration: Params, until: float) -> bool:
-        if configuration not in self.trials:
+        if configuration not in self.trials or configuration in self._away:
             if self._clock() >= until:
                 return False
             self._report(f"verifying {text(configuration)}")
-            trial = Trial(configuration, self._subject.verify(configuration))
+            trial = self.trials.get(configuration) or Trial(configuration)
+            trial.failure = trial.failure or self._subject.verify(configuration)
             self.trials[configuration] = trial
+            self._away.discard(configuration)
             if trial.failure is not None:
+                trial.samples, trial.relative = {}, {}
                 self._keep([trial])
         return self.trials[configuration].failure is None
 
@@ -189,25 +252,25 @@ class Search:
                 trial.failure = sample
                 trial.samples, trial.relative = {}, {}
                 self._keep([trial])
-                if configuration == self._anchor:
+                if configuration == self.anchor:
                     self._lose_anchor()
             else:
                 taken[configuration] = sample
-        if self._anchor in taken:
+        if self.anchor in taken:
             for configuration, sample in taken.items():
                 trial = self.trials[configuration]
                 trial.samples[number] = sample
-                trial.relative[number] = sample / taken[self._anchor]
+                trial.relative[number] = sample / taken[self.anchor]
             return set(taken)
         return set()
 
     def _lose_anchor(self) -> None:
         """The anchor failed while it was timed: times relative to it say nothing any more."""
-        self._anchor = None
+        self.anchor = None
         for trial in self.trials.values():
             trial.samples, trial.relative = {}, {}
         held = [t.configuration for t in self.trials.values() if t.failure is None]
-        self._anchor = held[0] if held else None
+        self.anchor = held[0] if held else None
 
     def _best(self) -> Trial | None:
         timed = [t for t in self.trials.values() if t.relative]
@@ -216,20 +279,22 @@ class Search:
     def _final(self) -> None:
         """Measure the best once more, all in every round, the anchor twice."""
         best = self._best()
-        if best is None or self._anchor is None:
+        if best is None or self.anchor is None:
             return
         near = sorted((t for t in self.trials.values() if t.relative), key=lambda t: t.score)
         near = [t for i, t in enumerate(near) if i < 2 or t.score <= FINAL_MARGIN * best.score]
         near = near[:FINALISTS]
-        always = [c for c in (self._anchor, self._preferred) if c is not None and self._known(c)]
+        always = [c for c in (self.anchor, self._preferred) if c is not None and self._known(c)]
         timed = list(dict.fromkeys([*always, *(t.configuration for t in near)]))
+        self._subject.prefetch(timed)
+        timed = [c for c in timed if self._holds(c, self._end)]
         if len(timed) == 1:
             return
         for _ in range(FINAL_ROUNDS):
-            number, anchor = self._round, self._anchor
+            number, anchor = self._round, self.anchor
             done = self._take_round(timed, self._end)
             timed = [c for c in timed if self.trials[c].failure is None]
-            if anchor != self._anchor or len(done) < len(timed) or self._clock() >= self._end:
+            if anchor != self.anchor or len(done) < len(timed) or self._clock() >= self._end:
                 break
             again = self._subject.sample(anchor)
             if isinstance(again, Failure):
@@ -272,6 +337,6 @@ class Search:
             return
         best = self._best()
         so_far = ""
-        if best is not None and self._anchor is not None:
+        if best is not None and self.anchor is not None:
             so_far = f"; best so far {text(best.configuration)}, {1 / best.score:.2f}x"
         self._progress(len(self.trials), len(self._space), what + so_far)

@@ -126,14 +126,17 @@ def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference:
     """The tolerance of ``case``: as declared, else derived from the formula."""
     output = spec.signature.dtype(spec.signature.output, case.dtypes)
     compute = spec.signature.compute(case.dtypes)
-    exact = [a.astype(np.float64) for a in arrays]
     numbers = reference.astype(np.float64)
     own = spec.tolerance
     with declared(spec, "the tolerance", case), np.errstate(all="ignore"):
         if own == Tolerance():
-            return derived_bound(spec.formula, exact, case.attributes, numbers, output, compute)
+            flushes = spec.flushes(case.dtypes)
+            return derived_bound(
+                spec.formula, arrays, case.attributes, numbers, output, compute, flushes
+            )
         terms = np.abs(numbers)
         if own.terms is not None:
+            exact = (a.astype(np.float64) for a in arrays)
             terms = np.broadcast_to(own.terms(*exact, **case.attributes), numbers.shape)
         depth = evaluate(own.depth or str(int(own.terms is not None)), case.dims)
         return declared_bound(terms, depth, own.ulps, numbers, output, compute)
@@ -148,7 +151,8 @@ def _open(
     on the order of a sum, which is the kernel's own: there the bound is infinite.
     """
     compute = spec.signature.compute(case.dtypes)
-    if compute.kind == "int" or case.values not in _OVERFLOWING:
+    may_divide_by_zero = case.values == "subnormal" and spec.flushes(case.dtypes)
+    if compute.kind == "int" or not (case.values in _OVERFLOWING or may_divide_by_zero):
         return np.zeros(reference.shape, dtype=bool)
     with declared(spec, "the formula", case), np.errstate(all="ignore"):
         narrow = np.asarray(

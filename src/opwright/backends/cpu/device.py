@@ -419,6 +419,8 @@ class CpuDevice(Device):
                 return faults.of_signal(answer, buffers.placed(), printed)
             case Reply(kind=Kind.THROWN):
                 return faults.of_exception(answer, printed)
+            case Reply(kind=Kind.ENVIRONMENT):
+                return faults.of_environment(answer, printed)
             case Reply(kind=Kind.REFUSED):
                 return Fault("crash", f"it could not be run: {answer.text}", printed)
             case Ended():

@@ -22,6 +22,15 @@ static void observe_fence(Scope scope) {
     for (Observer* o : observers.all) o->fence(t, scope);
 }
 
+// The compiler's atomics carry their order; a fence beside a relaxed one is what the order means.
+static void order_before(int order) {
+    if (device_thread() && order >= __ATOMIC_RELEASE) observe_fence(Scope::device);
+}
+static void order_after(int order) {
+    const bool acquires = order == __ATOMIC_CONSUME || order == __ATOMIC_ACQUIRE || order >= __ATOMIC_ACQ_REL;
+    if (device_thread() && acquires) observe_fence(Scope::device);
+}
+
 // Applies `change` to *address as one atomic step; host threads share the memory.
 template <class T, class Change>
 inline T atomically(T* address, unsigned scope, void* pc, const Change& change) {
@@ -325,11 +334,14 @@ __nv_bfloat162 atomicAdd(__nv_bfloat162* address, __nv_bfloat162 value) {
 
 // The compiler's own atomics (std::atomic, __atomic_fetch_add) in traced code.
 #define OPW_TSAN_ATOMIC(bits, T)                                                                               \
-    OPW_API T __tsan_atomic##bits##_load(const volatile T* a, int) {                                           \
+    OPW_API T __tsan_atomic##bits##_load(const volatile T* a, int order) {                                     \
         opw::core::traced(const_cast<T*>(a), sizeof(T), opw::core::is_read | opw::core::is_atomic, OPW_CALLER); \
-        return __atomic_load_n(a, __ATOMIC_SEQ_CST);                                                           \
+        const T value = __atomic_load_n(a, __ATOMIC_SEQ_CST);                                                  \
+        opw::core::order_after(order);                                                                         \
+        return value;                                                                                          \
     }                                                                                                          \
-    OPW_API void __tsan_atomic##bits##_store(volatile T* a, T v, int) {                                        \
+    OPW_API void __tsan_atomic##bits##_store(volatile T* a, T v, int order) {                                  \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T), opw::core::is_write | opw::core::is_atomic, OPW_CALLER); \
         __atomic_store_n(a, v, __ATOMIC_SEQ_CST);                                                              \
     }                                                                                                          \
@@ -341,23 +353,31 @@ __nv_bfloat162 atomicAdd(__nv_bfloat162* address, __nv_bfloat162 value) {
     OPW_TSAN_RMW(bits, T, fetch_xor, fetch_xor)                                                                \
     OPW_TSAN_CAS(bits, T, strong)                                                                              \
     OPW_TSAN_CAS(bits, T, weak)                                                                                \
-    OPW_API T __tsan_atomic##bits##_compare_exchange_val(volatile T* a, T expected, T v, int, int) {           \
+    OPW_API T __tsan_atomic##bits##_compare_exchange_val(volatile T* a, T expected, T v, int order, int) {     \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T),                                                        \
                           opw::core::is_read | opw::core::is_write | opw::core::is_atomic, OPW_CALLER);        \
         __atomic_compare_exchange_n(a, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);               \
+        opw::core::order_after(order);                                                                         \
         return expected;                                                                                       \
     }
 #define OPW_TSAN_RMW(bits, T, name, builtin)                                                                   \
-    OPW_API T __tsan_atomic##bits##_##name(volatile T* a, T v, int) {                                          \
+    OPW_API T __tsan_atomic##bits##_##name(volatile T* a, T v, int order) {                                    \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T),                                                        \
                           opw::core::is_read | opw::core::is_write | opw::core::is_atomic, OPW_CALLER);        \
-        return __atomic_##builtin(a, v, __ATOMIC_SEQ_CST);                                                     \
+        const T value = __atomic_##builtin(a, v, __ATOMIC_SEQ_CST);                                            \
+        opw::core::order_after(order);                                                                         \
+        return value;                                                                                          \
     }
 #define OPW_TSAN_CAS(bits, T, name)                                                                            \
-    OPW_API int __tsan_atomic##bits##_compare_exchange_##name(volatile T* a, T* expected, T v, int, int) {     \
+    OPW_API int __tsan_atomic##bits##_compare_exchange_##name(volatile T* a, T* expected, T v, int order, int) { \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T),                                                        \
                           opw::core::is_read | opw::core::is_write | opw::core::is_atomic, OPW_CALLER);        \
-        return __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);         \
+        const int done = __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+        opw::core::order_after(order);                                                                         \
+        return done;                                                                                           \
     }
 extern "C" {
 OPW_TSAN_ATOMIC(8, unsigned char)

@@ -10,6 +10,7 @@
 #include <new>
 
 #include "cpu.h"
+#include "environment.h"
 #include "memory.h"
 #include "opwright/call.h"
 #include "tensors.h"
@@ -208,6 +209,18 @@ class Busy {
     bool before_;
 };
 
+// Gives the caller back how its own arithmetic rounds, whatever the kernel did.
+class KeptEnvironment {
+  public:
+    KeptEnvironment() = default;
+    ~KeptEnvironment() { before_.restore(); }
+    KeptEnvironment(const KeptEnvironment&) = delete;
+    KeptEnvironment& operator=(const KeptEnvironment&) = delete;
+
+  private:
+    host::FloatEnvironment before_;
+};
+
 inline int settle_attributes(const Operator& op, const void* attrs, bool single, Value* values) {
     std::uint64_t given = 0;
     if (attrs) {
@@ -380,6 +393,7 @@ inline int enter(const Operator& op, const Variant& variant, const CallContext* 
         callers_pool = context->pool;
     }
     granted = std::min(granted, host::thread_limit());
+    const KeptEnvironment environment;
     try {
         const Busy busy;
         if (callers) {
