@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 
-from opwright.tune.search import FINALISTS, Failure, Found, Search, Trial, text
+from opwright.tune.search import FEWEST, FINALISTS, Failure, Found, Search, Trial, text
 from opwright.tune.strategies import STRATEGIES, Params
 
 A, B, C, D = [(("X", i),) for i in range(4)]
@@ -329,3 +329,11 @@ def test_a_budget_too_short_to_verify_anything_on_everything_keeps_the_default()
     fake = Fake({A: 1.0, B: 0.5}, 0.01)
     found = search(fake, 8)
     assert found.winner == A and found.too_short
+
+
+def test_what_is_far_off_is_not_measured_at_length() -> None:
+    fake = Fake({A: 1.0, B: 9.0, C: 0.5, D: 0.55}, 0.02)
+    found = search(fake, 1000)
+    assert found.winner == C
+    assert len(found.trials[B].samples) == FEWEST
+    assert all(len(found.trials[c].samples) > 5 for c in (A, C, D))

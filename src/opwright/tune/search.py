@@ -16,6 +16,10 @@ from opwright.tune.strategies import Params, Scores, Strategy
 # The part of the budget for measuring the best once more, side by side, until they can be told
 # apart: what wins by five samples is as likely lucky as fast.
 FINAL_SHARE = 0.35
+# After so many rounds, what was never faster than this against the best so far is left at that: of
+# a space for any CPU most is far off, and would take most of the time.
+FEWEST = 2
+HOPELESS = 1.5
 # At most so many are in the final, none slower than this against the best so far.
 FINALISTS = 6
 FINAL_MARGIN = 1.15
@@ -248,11 +252,18 @@ class Search:
         self.anchor = self.anchor or ready[0]
         timed = list(dict.fromkeys([self.anchor, *ready]))
         done: set[Params] = set()
-        for _ in range(rounds):
+        for number in range(rounds):
             if self._clock() >= until:
                 break
             done |= self._take_round(timed, until)
-        self._keep([self.trials[c] for c in timed if c in done])
+            if number + 1 == FEWEST:
+                timed = [c for c in timed if c == self.anchor or not self._hopeless(c)]
+        self._keep([trial for c, trial in self.trials.items() if c in done])
+
+    def _hopeless(self, configuration: Params) -> bool:
+        """Whether even its luckiest time is far from the best's."""
+        times, best = self.trials[configuration].relative.values(), self._best()
+        return best is not None and bool(times) and min(times) > HOPELESS * best.score
 
     def _known(self, configuration: Params | None) -> bool:
         return configuration in self.trials and bool(self.trials[configuration].relative)
