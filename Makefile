@@ -19,6 +19,7 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/bars.py
+	$(BIN)/python benchmarks/call_bars.py
 	$(BIN)/python benchmarks/torch_bars.py
 	$(BIN)/python benchmarks/ship_bars.py
 

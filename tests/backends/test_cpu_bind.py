@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 from pathlib import Path
 
@@ -204,3 +205,31 @@ def test_an_artifact_that_is_gone(folder: Path) -> None:
     built.path.unlink()
     with pytest.raises(MachineError, match="cpu_gone cannot be loaded"):
         CpuBackend().bind(built)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flushing by MXCSR")
+def test_a_kernel_that_leaves_flushing_on_leaves_the_caller_without(folder: Path) -> None:
+    """Neither on the calling thread nor on the pool's, which the next kernel has."""
+    flush = "__builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);"
+    source = (
+        "#include <cfenv>\n#include <unistd.h>\n"
+        + HEAD
+        + """
+    if (mode == 1) opw::parallel_for(n, 1, [&](int64_t, int64_t) { FLUSH usleep(1000); });
+    if (mode == 1) { FLUSH }
+    if (mode == 2) opw::parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+        usleep(1000);
+        for (int64_t i = begin; i < end; ++i) out[i] = a[i] * b[i];
+    });
+    (void)a, (void)b, (void)out;
+}
+""".replace("FLUSH", flush)
+    )
+    call = CpuBackend().bind(build(folder, "flushes", source))
+    n = 64
+    a, b, out = np.full(n, 2.0**-100, np.float32), np.full(n, 2.0**-40, np.float32), np.zeros(n)
+    out = out.astype(np.float32)
+    call([a, b], out, (n, 1), 8)
+    np.testing.assert_array_equal(a * b, np.full(n, 2.0**-140))
+    call([a, b], out, (n, 2), 8)
+    np.testing.assert_array_equal(out, np.full(n, 2.0**-140))

@@ -6,6 +6,7 @@ only the misbehaviour can be what is found.
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 import time
@@ -141,6 +142,13 @@ template <class What> void each_descriptor(What what) {
     case 72: std::thread([] { sleep_ms(1); }).detach(); break;
     case 73: std::thread([a, n] { sleep_ms(30); touch(a + n); }).detach(); break;
     case 80: std::fesetround(FE_UPWARD); break;
+#if defined(__x86_64__)
+    case 82: __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8000); break;
+    case 83: __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x0040); break;
+#endif
+    case 84: std::fesetround(FE_UPWARD); std::fesetround(FE_TONEAREST); break;
+    case 85: std::feraiseexcept(FE_ALL_EXCEPT); break;  // what arithmetic does
+    case 86: in_pool([](const float*) { std::fesetround(FE_UPWARD); }, a); break;
     case 81: {
         const auto page = reinterpret_cast<std::uintptr_t>(a) / 4096 * 4096;
         mprotect(reinterpret_cast<void*>(page), 4096, PROT_READ | PROT_WRITE);
@@ -363,13 +371,32 @@ def test_handlers_that_a_kernel_replaced_are_put_back(device: Device, bad: Artif
     buffers.free()
 
 
-def test_a_rounding_mode_left_behind_does_not_reach_the_next_kernel(
-    device: Device, bad: Artifact
+LEFT = {
+    80: "the rounding mode",
+    82: "flush to zero",
+    83: "denormals are zero",
+    84: "",
+    85: "",
+    86: "",
+}
+
+
+@pytest.mark.parametrize("mode", LEFT)
+def test_floating_point_left_otherwise_is_found_and_does_not_reach_the_next_kernel(
+    device: Device, bad: Artifact, mode: int
 ) -> None:
+    if mode in (82, 83) and platform.machine() != "x86_64":
+        pytest.skip("of x86-64")
     a, b = np.ones(N, np.float32), np.full(N, 2.0**-30, np.float32)
     buffers = upload(device, a, b)
-    assert run(device, bad, buffers, N, mode=80).fault is None
-    outcome = run(device, bad, buffers, N)
+    fault = run(device, bad, buffers, N, mode=mode, threads=2).fault
+    if LEFT[mode]:
+        assert fault is not None
+        assert fault.kind == "changes-fp-environment"
+        assert f"called with: {LEFT[mode]}" in fault.message
+    else:
+        assert fault is None
+    outcome = run(device, bad, buffers, N, threads=2)
     np.testing.assert_array_equal(outcome.output, np.ones(N, np.float32))
     buffers.free()
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cli.tool import operator, opwright, plain
+from mixed_operators import write_operator
 from operators import RIGHT
 from opwright.catalog.find import find
 from opwright.spec.cases import matrix
@@ -130,3 +131,19 @@ def test_bench_measures_each_combination(folder: Path) -> None:
         for threads in (1, 2)
         for cache in ("warm", "cold")
     )
+
+
+def test_rows_of_element_types_and_words_of_attributes(tmp_path: Path) -> None:
+    folder = write_operator(tmp_path / "blend", "blend")
+    words = ("--shape", "...=3,k=5", "--attr", "after=negate")
+    report = kernels(folder, "--dtype", "i8", *words)[0]
+    assert report["dtypes"] == "T=i8,U=i8,V=i32"
+    assert report["worst_case"].endswith("after=negate")
+    assert kernels(folder, "--dtype", "T=u8,V=i32", *words)[0]["dtypes"] == "T=u8,U=i8,V=i32"
+    refused = opwright("verify", folder, "--shape", "...=3,k=5", "--attr", "after=negat")
+    assert refused.code == 2
+    assert "did you mean negate" in refused.err
+    refused = opwright("verify", folder, "--dtype", "u8")
+    assert "u8 selects none of f32; bf16; T=i8,U=i8,V=i32; T=u8,U=i8,V=i32" in refused.err
+    listed = opwright("list", folder)
+    assert "(T U V: f32; bf16; T=i8,U=i8,V=i32; T=u8,U=i8,V=i32)" in listed.out

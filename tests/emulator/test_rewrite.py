@@ -95,3 +95,61 @@ def test_several_sources_headers_and_definitions(tmp_path: Path) -> None:
     (finding,) = run.findings
     assert finding.kind == "out-of-bounds"
     assert (finding.file, finding.line) == (str(tmp_path / "inc" / "kernel.cuh"), 3)
+
+
+def test_sources_are_compiled_by_themselves(tmp_path: Path) -> None:
+    """Two files may use one name for two things; a kernel may lie in another file."""
+    (tmp_path / "a.cu").write_text(
+        "#include <cstdio>\n#define SIZE 3\nstatic int value() { return 1; }\nint other();\n"
+        "__global__ void set(int* p);\n__device__ int bias = 5;\n"
+        "int main() {\n  int *p, h;\n  cudaMalloc(&p, 4);\n  set<<<1, 1>>>(p);\n"
+        "  cudaMemcpy(&h, p, 4, cudaMemcpyDeviceToHost);\n  cudaFree(p);\n"
+        '  std::printf("%d %d %d\\n", value(), other(), h);\n}\n'
+    )
+    (tmp_path / "b.cu").write_text(
+        "#ifdef SIZE\n#error of another file\n#endif\nextern __device__ int bias;\n"
+        "static int value() { return 2; }\nint other() { return value(); }\n"
+        "__global__ void set(int* p) { *p = bias; }\n"
+    )
+    run = emulate([tmp_path / "a.cu", tmp_path / "b.cu"])
+    assert (run.stdout, run.findings) == ("1 2 5\n", ())
+
+
+LAUNCHES = r"""
+#include <cstdio>
+/* k<<<1, 2>>>(p) */
+#define LAUNCH(k, g, b, ...) k<<<g, b>>>(__VA_ARGS__)
+#define TWO_LINES(p) \
+    outer::set<2><<<1, \
+                    32>>>(p)
+namespace outer { namespace {
+template <int N, class T = int> __global__ void set(T* p) { p[threadIdx.x] = N; }
+template <class T> struct Box { T v; };
+template <class T> __global__ void boxed(Box<T>* p) { p[threadIdx.x].v = T(4); }
+} }
+template <int A, int B> struct Larger { static const int value = A > B ? A : B; };
+int main() {
+    const char* text = R"x(k<<<1, 2>>>(a); "__shared__ int q;)x";
+    int* p;
+    cudaMalloc(&p, 128);
+    int h[6], i = 0;
+    const auto first = [&] { cudaMemcpy(&h[i++], p, 4, cudaMemcpyDeviceToHost); };
+    LAUNCH((outer::set<1, int>), 1, 32, p); first();
+    TWO_LINES(p); first();
+    outer::set<(5 > 3 ? 3 : 0), int><<<Larger<1, 1>::value, dim3(32, (1 << 0))>>>(p); first();
+    outer::boxed<int> <<< 1 , 32 >>> (reinterpret_cast<outer::Box<int>*>(p)); first();
+    if (i <4) { outer::set<0><<<1, 32>>>(p); }
+    [&](int n) { outer::set<5><<<1, n>>>(p); }(32); first();
+    for (int n = 0; n < 2; ++n)
+        outer::set<6><<<1, 32>>>(p);
+    first();
+    cudaFree(p);
+    std::printf("%d%d%d%d%d%d %zu\n", h[0], h[1], h[2], h[3], h[4], h[5], sizeof text);
+}
+"""
+
+
+def test_launches_however_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "launches.cu").write_text(LAUNCHES)
+    run = emulate([tmp_path / "launches.cu"])
+    assert (run.stdout, run.findings) == ("123456 8\n", ())

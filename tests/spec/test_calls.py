@@ -3,7 +3,7 @@
 # ruff: noqa: F821 - dimensions are text, no names
 import math
 import shlex
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opwright import T, Tensor, U, operator
+from opwright import T, Tensor, U, V, operator
 from opwright.spec.cases import LAYOUTS, VALUES, Case, make_inputs, selected_case
-from opwright.spec.dtypes import DTYPES, DType, dtype_named, dtype_of
+from opwright.spec.dtypes import DTYPES, DType, dtype_named, dtype_of, short_dtypes
 from opwright.spec.errors import DTypeError, ShapeError, UnknownNameError, UsageError
-from opwright.spec.operator import parse_dtypes, short_dtypes
+from opwright.spec.operator import parse_dtypes
 from opwright.spec.signature import parse_shape
 
 F32, F64, BF16, I8, U8 = (DTYPES[n] for n in ("f32", "f64", "bf16", "i8", "u8"))
@@ -46,6 +46,13 @@ def square_only(x: Tensor[T, "m m"], y: Tensor[T, ""]) -> Tensor[T, ""]:
 @operator()
 def plus(x: Tensor["f32", ""], y: Tensor["f32", ""]) -> Tensor["f32", ""]:
     return x + y
+
+
+@operator(dtypes={"T U V": ["f32", "bf16", "i8 i8 i32", "u8 i8 i32"]})
+def weighed(
+    x: Tensor[T, "m k"], w: Tensor[U, "k"], after: Literal["none", "relu"] = "none"
+) -> Tensor[V, "m"]:
+    return np.maximum(x @ w, 0) if after == "relu" else x @ w
 
 
 def np_dtypes(*names: Any) -> list[np.dtype[Any]]:
@@ -82,6 +89,16 @@ def test_wrong_dtypes_are_a_type_error_naming_both(
         product.signature.settle_dtypes(np_dtypes(*given_dtypes))
     assert isinstance(caught.value, DTypeError)
     for word in ["product", *words]:
+        assert word in str(caught.value)
+
+
+def test_the_row_with_the_inputs_types_settles_the_output() -> None:
+    settle = weighed.signature.settle_dtypes
+    assert settle(np_dtypes("u1", "i1")) == {"T": U8, "U": I8, "V": dtype_named("i32")}
+    assert settle(np_dtypes("f4", "f4")) == {"T": F32, "U": F32, "V": F32}
+    with pytest.raises(DTypeError) as caught:  # each may be, but not the two together
+        settle(np_dtypes("i1", "f4"))
+    for word in ("x is int8 and w is float32", "f32; bf16; T=i8,U=i8,V=i32; T=u8,U=i8,V=i32"):
         assert word in str(caught.value)
 
 
@@ -213,12 +230,25 @@ def test_float_attributes_are_what_the_kernel_computes_with() -> None:
         ({"by": 1, "times": 2**63}, "times=9223372036854775808 does not fit int64"),
         ({"by": 1, "times": -(2**63) - 1}, "does not fit int64"),
         ({"by": 1, "flip": 1}, "attribute flip is a bool, got 1"),
+        ({"by": 1, "times": "none"}, "attribute times is a int, got 'none'"),
         ({"by": 1, "tims": 1}, "no attribute named 'tims' in shifted; did you mean times"),
     ],
 )
 def test_attributes_that_do_not_fit(attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         shifted.signature.settle_scalars(attributes, {"T": F32})
+
+
+@pytest.mark.parametrize(
+    ("given_word", "message"),
+    [
+        ("rleu", "no after named 'rleu' in weighed; did you mean relu"),
+        (1, "attribute after is one of none, relu, got 1"),
+    ],
+)
+def test_words_that_an_attribute_has_not(given_word: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        weighed.signature.settle_scalars({"after": given_word}, weighed.signature.choices()[0])
 
 
 def test_attributes_at_the_ends_of_their_range() -> None:
@@ -303,6 +333,12 @@ def test_dtype_options() -> None:
     assert parse_dtypes(product.signature, "bf16, f32") == [{"T": F32}, {"T": BF16}]
     assert parse_dtypes(scaled.signature, "U=f64") == [{"T": I8, "U": F64}, {"T": U8, "U": F64}]
     assert parse_dtypes(scaled.signature, "T=u8,U=f32") == [{"T": U8, "U": F32}]
+    rows = weighed.signature.choices()
+    assert parse_dtypes(weighed.signature, "f32") == rows[:1]
+    assert parse_dtypes(weighed.signature, "i8") == rows[2:3]  # what all its inputs are
+    assert parse_dtypes(weighed.signature, "T=u8") == rows[3:]
+    assert parse_dtypes(weighed.signature, "U=i8") == rows[2:]
+    assert parse_dtypes(weighed.signature, "bf16,i8") == rows[1:3]
 
 
 @pytest.mark.parametrize(
@@ -312,7 +348,10 @@ def test_dtype_options() -> None:
         (product, "bf61", "no dtype named 'bf61' in product; did you mean bf16"),
         (product, "", "no dtype named ''"),
         (product, "V=f32", "no dtype variable named 'V'"),
-        (scaled, "f32", "T=..., U=..."),
+        (scaled, "f32", "--dtype f32 selects none of T=i8,U=f32; T=i8,U=f64; T=u8,U=f32;"),
+        (weighed, "u8", "--dtype u8 selects none of f32; bf16; T=i8,U=i8,V=i32; T=u8,U=i8,V=i32"),
+        (weighed, "T=u8,V=f32", "selects none of"),
+        (plus, "f32", "no dtype named 'f32'"),
         (scaled, "T=f32", "not declared for f32; T can be i8, u8"),
     ],
 )
@@ -322,7 +361,7 @@ def test_dtype_options_that_are_none(op: Any, text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("op", [product, scaled])
+@pytest.mark.parametrize("op", [product, scaled, weighed])
 def test_every_assignment_is_written_as_it_is_read(op: Any) -> None:
     for dtypes in op.signature.choices():
         assert parse_dtypes(op.signature, short_dtypes(dtypes)) == [dtypes]
@@ -359,7 +398,7 @@ small = st.integers(0, 4)
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Any, Case]:
-    op = draw(st.sampled_from([product, shifted, scaled, square_only, plus]))
+    op = draw(st.sampled_from([product, shifted, scaled, square_only, plus, weighed]))
     signature = op.signature
     dtypes = draw(st.sampled_from(signature.choices()))
     leading = tuple(draw(st.lists(small, max_size=3))) if signature.ellipsis else ()
@@ -368,11 +407,13 @@ def cases(draw: st.DrawFn) -> tuple[Any, Case]:
         dims[signature.ellipsis] = math.prod(leading)
     attributes: dict[str, object] = {}
     for scalar in signature.scalars:
-        attributes[scalar.name] = draw(
-            {float: st.floats(), int: st.integers(-(2**63), 2**63 - 1), bool: st.booleans()}[
-                scalar.type
-            ]
-        )
+        kinds: dict[type, st.SearchStrategy[Any]] = {
+            float: st.floats(),
+            int: st.integers(-(2**63), 2**63 - 1),
+            bool: st.booleans(),
+        }
+        words = {str: st.sampled_from(scalar.words)} if scalar.words else {}
+        attributes[scalar.name] = draw((kinds | words)[scalar.type])
     case = Case(
         dtypes,
         dims,

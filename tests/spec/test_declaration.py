@@ -4,18 +4,19 @@
 import re
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from opwright import Kernel, T, Tensor, U, operator
+from opwright import Kernel, T, Tensor, U, V, operator
 from opwright.spec.dtypes import DTYPES
 from opwright.spec.errors import DeclarationError, OpwrightError, UnknownNameError, UsageError
 from opwright.spec.kernel import cdiv
 from opwright.spec.operator import evaluate
 
 HEADER = """\
-from opwright import Kernel, T, Tensor, Tolerance, U, operator
+from typing import Literal
+from opwright import Kernel, T, Tensor, Tolerance, U, V, operator
 import numpy as np
 
 """
@@ -105,6 +106,45 @@ def test_dtype_variables_fixed_dtypes_and_fixed_sizes() -> None:
         "void dequantize(const T* x, const U* scale, const int32_t* shift, U* out, int64_t m)"
     )
     assert len(signature.choices()) == 4
+
+
+def test_rows_of_element_types_are_the_only_combinations() -> None:
+    @operator(dtypes={"T U V": ["f32", "i8 i8 i32", "u8 i8 i32"], "W": ["f32", "f64"]})
+    def mixed(a: Tensor[T, "m k"], b: Tensor[U, "k"], c: Tensor["W", "m"]) -> Tensor[V, "m"]:
+        return a @ b
+
+    assert [[d.name for d in chosen.values()] for chosen in mixed.signature.choices()] == [
+        ["f32", "f32", "f32", "f32"],
+        ["f32", "f32", "f32", "f64"],
+        ["i8", "i8", "i32", "f32"],
+        ["i8", "i8", "i32", "f64"],
+        ["u8", "i8", "i32", "f32"],
+        ["u8", "i8", "i32", "f64"],
+    ]
+    assert list(mixed.signature.choices()[0]) == ["T", "U", "V", "W"]
+    assert mixed.signature.c_prototype() == (
+        "void mixed(const T* a, const U* b, const W* c, V* out, int64_t m, int64_t k)"
+    )
+
+
+def test_an_attribute_of_several_words_is_an_index_with_constants() -> None:
+    @operator(dtypes={"T": ["f32"]})
+    def act(
+        x: Tensor[T, "..."], how: Literal["none", "relu6", "2nd"], and_then: Literal["no"] = "no"
+    ) -> Tensor[T, "..."]:
+        return x
+
+    signature = act.signature
+    assert signature.c_prototype() == (
+        "void act(const T* x, T* out, int64_t n, int64_t how, int64_t and_then)"
+    )
+    prelude = signature.c_prelude({"T": DTYPES["f32"]}, Kernel("cpu_v1.cpp"))
+    constants = {"how_none": 0, "how_relu6": 1, "how_2nd": 2, "and_then_no": 0}
+    for name, value in constants.items():
+        assert f"constexpr std::int64_t {name} = {value};" in prelude
+    settled = signature.settle_scalars({"how": "2nd"}, {"T": DTYPES["f32"]})
+    assert settled == {"how": "2nd", "and_then": "no"}
+    assert signature.values({"n": 7}, settled) == [7, 2, 0]
 
 
 def test_an_operator_without_any_dimension() -> None:
@@ -344,6 +384,59 @@ WRONG: dict[str, tuple[str, str]] = {
         'def good(x: Tensor[T, "m"]) -> Tensor[np.float32, "m"]:\n    return x\n',
         "return: Tensor's element type",
     ),
+    "row of two element types for three variables": (
+        '@operator(dtypes={"T U V": ["f32", "i8 i32"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[U, "m"]) -> Tensor[V, "m"]:\n    return x + y\n',
+        "'i8 i32' should name one dtype, or one for each of T, U, V",
+    ),
+    "row that is there twice": (
+        '@operator(dtypes={"T U": ["f32", "f32 f32"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[U, "m"]) -> Tensor[T, "m"]:\n    return x + y\n',
+        "'f32 f32' is there twice",
+    ),
+    "row with an unknown dtype": (
+        '@operator(dtypes={"T U": ["f32", "i8 i23"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[U, "m"]) -> Tensor[T, "m"]:\n    return x + y\n',
+        "no dtype named 'i23'",
+    ),
+    "variable in two keys": (
+        '@operator(dtypes={"T U": ["f32"], "U": ["f64"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[U, "m"]) -> Tensor[T, "m"]:\n    return x + y\n',
+        "the dtype variable 'U' is there twice",
+    ),
+    "rows that no call could tell apart": (
+        '@operator(dtypes={"T V": ["f32", "f32 f64"]})\n'
+        'def good(x: Tensor[T, "m"]) -> Tensor[V, "m"]:\n    return x\n',
+        "V is only in the output, so no call could settle it: f32 or f64",
+    ),
+    "word that is none": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"], a: Literal["one", "t-w-o"]) -> Tensor[T, "m"]:\n'
+        "    return x\n",
+        "parameter a: 't-w-o' cannot be a word",
+    ),
+    "word that is a number": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"], a: Literal[1, 2]) -> Tensor[T, "m"]:\n    return x\n',
+        "parameter a: 1 cannot be a word",
+    ),
+    "word whose constant is a dimension": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "a_m"], a: Literal["m"]) -> Tensor[T, "a_m"]:\n    return x\n',
+        "'a_m', a constant for a word of a, is also the name",
+    ),
+    "default that is no word": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"], a: Literal["one"] = "on") -> Tensor[T, "m"]:\n'
+        "    return x\n",
+        "no a named 'on' in good; did you mean one",
+    ),
+    "threshold naming words": (
+        '@operator(dtypes={"T": ["f32"]}, thresholds=["a"])\n'
+        'def good(x: Tensor[T, "m"], a: Literal["one"] = "one") -> Tensor[T, "m"]:\n'
+        "    return x\n",
+        "no attribute named 'a'",
+    ),
     "flops with an unknown name": (
         '@operator(dtypes={"T": ["f32"]}, flops="2*m*j")\n' + GOOD,
         "cannot use 'j'; dimensions are m, k",
@@ -387,6 +480,22 @@ WRONG: dict[str, tuple[str, str]] = {
     "bench shape not in a list": (
         '@operator(dtypes={"T": ["f32"]}, bench="m=1,k=2")\n' + GOOD,
         "bench: expected a list",
+    ),
+    "may_flush of what no input is": (
+        '@operator(dtypes={"T": ["f32"]}, may_flush=["bf16"])\n' + GOOD,
+        "may_flush: no input of good can be bf16",
+    ),
+    "may_flush of what is not computed in float32": (
+        '@operator(dtypes={"T": ["f64"]}, may_flush=["f64"])\n' + GOOD,
+        "may_flush: f64 is not computed with in float32",
+    ),
+    "may_flush not in a list": (
+        '@operator(dtypes={"T": ["f32"]}, may_flush="f32")\n' + GOOD,
+        "may_flush: expected a list",
+    ),
+    "may_flush beside a tolerance": (
+        '@operator(dtypes={"T": ["f32"]}, may_flush=["f32"], tolerance=Tolerance(ulps=2))\n' + GOOD,
+        "may_flush is for derived tolerances",
     ),
     "bench without presets": (
         '@operator(dtypes={"T": ["f32"]}, bench={})\n' + GOOD,

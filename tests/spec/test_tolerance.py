@@ -664,15 +664,29 @@ def test_float64_allows_for_the_oracles_own_rounding() -> None:
 
 def test_sign_and_steps_at_a_rounded_argument() -> None:
     x = np.array([10.0, 20.0], np.float32)
-    for function in (np.sign, np.floor, np.ceil, np.trunc):
+    # By how much each may move where its argument is 0 or a little more or less, at 1, and at 0.5.
+    for function, steps in (
+        (np.sign, (2, 0, 0)),
+        (np.floor, (1, 1, 0)),
+        (np.ceil, (1, 1, 0)),
+        (np.trunc, (0, 1, 0)),
+        (np.rint, (0, 0, 1)),
+    ):
 
-        def formula(x: Any, function: Any = function) -> Any:
+        def formula(x: Any, function: Any = function, steps: Any = steps) -> Any:
             return function(x * 0.1 - 1)
 
-        _, allowed = bound(formula, x)
-        assert allowed.limit[0] >= 1
-    _, allowed = bound(lambda x: np.sign(x * 0.1 - 1), x)
-    assert allowed.limit[1] == 0
+        _, allowed = bound(formula, np.append(x, np.float32(15.0)))
+        assert allowed.limit.tolist() == pytest.approx(steps, rel=1e-6)
+
+
+def test_a_limit_holds_what_is_well_beyond_it() -> None:
+    """min(x y, 1): near 1 either may be the result, beyond it the limit is."""
+    x, y = np.array([30.0, 10.0, 3.0], np.float32), np.float32(0.1)
+    formula = lambda x, y: np.minimum(x * y, np.float64(1))  # noqa: E731
+    _, allowed = bound(formula, x, np.full(3, y))
+    assert allowed.limit[0] == 0
+    assert 0 < allowed.limit[1] < 1e-6 and 0 < allowed.limit[2] < 1e-6
 
 
 # ---------------------------------------------------------------- beyond first order, and edges
@@ -988,3 +1002,125 @@ def test_ulp_beyond_the_numbers(dtype: DType) -> None:
 
 def test_ulp_of_integers_is_one() -> None:
     assert (ulp(np.array([0.0, -128, 127]), I8) == 1).all()
+
+
+# ------------------------------------------------------------------------------------- integers
+
+
+def quantized(x: Any, w: Any, scale: float, zero_point: int) -> Any:
+    return np.clip(np.rint((x @ w) * scale) + zero_point, -128, 127)
+
+
+def integers(scale: float, k: int = 300) -> tuple[Array, Bound, Any, Any]:
+    """Products of int8, quantized again: the oracle, the bound, and the operands."""
+    random = np.random.default_rng(5)
+    x = random.integers(-128, 128, (40, k)).astype(np.int8)
+    w = random.integers(-128, 128, (k, 30)).astype(np.int8)
+    given = {"scale": float(np.float32(scale)), "zero_point": 3}
+    reference = np.asarray(quantized(x.astype(np.int64), w.astype(np.int64), **given), np.float64)
+    return reference, derived_bound(quantized, [x, w], given, reference, DTYPES["i8"], F32), x, w
+
+
+@pytest.mark.parametrize("scale", [1e-3, 2.0**-10, 3e-4, 0.0123])
+def test_a_quantized_product_in_float32_holds_and_wrong_roundings_do_not(scale: float) -> None:
+    reference, allowed, x, w = integers(scale)
+    sums = x.astype(np.int32) @ w.astype(np.int32)
+    scaled = sums.astype(np.float32) * np.float32(scale)
+    assert (allowed.limit < 1).mean() > 0.99
+    variants = {
+        "right": np.clip(np.rint(scaled) + 3, -128, 127),
+        "truncated": np.clip(np.trunc(scaled) + 3, -128, 127),
+        "wrapped": (np.rint(scaled) + 3 + 128) % 256 - 128,
+        "zero point left out": np.clip(np.rint(scaled), -128, 127),
+    }
+    wrong = {name for name, got in variants.items() if share(got, reference, allowed.limit) > 1}
+    saturates = (np.abs(np.rint(scaled) + 3) > 200).any()
+    assert wrong == variants.keys() - {"right"} - ({"wrapped"} if not saturates else set())
+
+
+def test_ties_away_from_zero_are_refused_where_the_ties_are_exact() -> None:
+    x = np.arange(-20, 21, dtype=np.int8).reshape(-1, 1)
+    w = np.array([[1]], np.int8)
+    given = {"scale": 0.25, "zero_point": 0}
+    reference = np.asarray(quantized(x.astype(np.int64), w.astype(np.int64), **given), np.float64)
+    allowed = derived_bound(quantized, [x, w], given, reference, DTYPES["i8"], F32)
+    scaled = x * 0.25
+    assert (allowed.limit == 0).all()
+    assert share(np.rint(scaled), reference, allowed.limit) == 0
+    away = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled)
+    assert share(away, reference, allowed.limit) > 1
+
+
+def test_a_near_tie_may_go_either_way_and_no_further() -> None:
+    """0.1f is above 0.1: 5 times it is within a rounding of 0.5, and 6 times it is not."""
+    x = np.array([[5], [6], [-5]], np.int8)
+    given = {"scale": float(np.float32(0.1)), "zero_point": 0}
+    one = np.array([[1]], np.int8)
+    reference = np.asarray(quantized(x.astype(np.int64), one.astype(np.int64), **given))
+    allowed = derived_bound(quantized, [x, one], given, reference, DTYPES["i8"], F32)
+    assert reference.reshape(-1).tolist() == [1, 1, -1]
+    assert 1 <= allowed.limit[0, 0] < 2 and 1 <= allowed.limit[2, 0] < 2
+    assert allowed.limit[1, 0] < 1
+
+
+def test_sums_of_integers_are_exact_up_to_int32() -> None:
+    """Past 2^24, where float32 leaves out every other number, int32 does not."""
+    x = np.full((1, 2000), 127, np.int8)
+    formula = lambda x: (x * x).sum(axis=1) + 1  # noqa: E731
+    reference = np.array([2000 * 127.0**2 + 1])
+    assert reference[0] > 2**24
+    given: dict[str, Any] = {}
+    allowed = derived_bound(formula, [x], given, reference, DTYPES["i32"], F32)
+    assert allowed.limit == 0
+    # As floats they are rounded, and so is what is converted to one.
+    assert derived_bound(formula, [x.astype(np.float32)], given, reference, F32, F32).limit > 1
+    # What int32 does not hold may be anything.
+    large = np.full(2, 2**30, np.int32)
+    limits = derived_bound(lambda x: x * [1, 2], [large], given, large * [1.0, 2.0], F32, F32).limit
+    assert limits.tolist() == [0, np.inf]
+    halves = lambda x: formula(x) * 0.5  # noqa: E731
+    allowed = derived_bound(halves, [x], given, reference / 2, F32, F32)
+    assert 0 < allowed.limit < 4
+
+
+# ------------------------------------------------------------------------------------- flushing
+
+
+def flushing(
+    formula: Any, *inputs: Any, output: DType = BF16, flushes: bool = True
+) -> tuple[Array, Array]:
+    reference = np.asarray(formula(*(x.astype(np.float64) for x in inputs)))
+    allowed = derived_bound(formula, list(inputs), {}, reference, output, F32, flushes)
+    return reference, allowed.limit
+
+
+def test_subnormal_operands_products_and_results_may_be_zero() -> None:
+    tiny, smallest = 2.0**-130, 2.0**-126
+    bf16 = BF16.numpy
+    # An operand: its own magnitude times the other, and what the operation itself may flush.
+    a, b = np.array([[tiny, 1.0]]).astype(bf16), np.array([[2.0**20], [2.0]]).astype(bf16)
+    reference, limit = flushing(matmul, a, b)
+    flushed = np.array([[2.0]])
+    assert np.abs(flushed - reference) <= limit
+    assert limit < 2.0**-8 * 2.1
+    # A product of normal numbers that is not.
+    a, b = np.array([[2.0**-70]]).astype(bf16), np.array([[2.0**-60]]).astype(bf16)
+    reference, limit = flushing(matmul, a, b)
+    assert reference <= limit < 4 * smallest
+    # A result that is copied.
+    x = np.array([tiny, -tiny, 2 * smallest, 0.0]).astype(bf16)
+    _, limit = flushing(lambda x: x + 0, x)
+    assert (limit[:2] >= tiny).all() and limit[2] < smallest and limit[3] == 0
+
+
+def test_only_what_may_flush_may() -> None:
+    x = np.array([2.0**-130, 3 * 2.0**-127]).astype(BF16.numpy)
+    reference, limit = flushing(lambda x: x * 1, x, flushes=False)
+    assert (limit < reference).all()
+    # Twice the smallest normal number is none of theirs.
+    _, limit = flushing(lambda x: x * 1, np.array([2.0**-125]).astype(BF16.numpy))
+    assert limit < 2.0**-126
+    # A subnormal number of f16 is a normal one of float32.
+    x = np.array([2.0**-20]).astype(np.float16)
+    _, limit = flushing(lambda x: x * 1, x, output=F16)
+    assert limit < 2.0**-24

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from wrappers import script
 
-from opwright.spec.errors import BuildError
+from opwright.spec.errors import BuildError, MachineError
 from opwright.toolchain.build import MissingSymbolError, build
-from opwright.toolchain.compilers import Compiler
+from opwright.toolchain.compilers import Compiler, pick_compiler
 
 PRELUDE = """#include <cstdint>
 extern "C" __attribute__((visibility("default"))) void scale(const float* x, float* out, long n);
@@ -115,3 +116,18 @@ def test_debug_info_names_the_users_file(compiler: Compiler, tmp_path: Path) -> 
     assert b".debug_line" in data
     assert str(source).encode() in data
     assert str(tmp_path / "home").encode() not in data
+
+
+def test_a_full_disk_is_the_machine_s_fault(tmp_path: Path) -> None:
+    """As g++ says it, whose exit code is 1 like that of an error in the source."""
+    body = (
+        'case "$*" in *--version*) exec g++ "$@";; *-dumpmachine*) exec g++ "$@";; '
+        "*' -c '*) echo 'fatal error: error writing to out.s: No space left on device'; exit 1;; "
+        'esac; exec g++ "$@"'
+    )
+    full = pick_compiler(str(script(tmp_path / "g++", body)))
+    source = tmp_path / "kernel.cpp"
+    source.write_text("int x;\n")
+    with pytest.raises(MachineError, match="disk is full") as caught:
+        build(full, source=source)
+    assert caught.value.exit_code == 3

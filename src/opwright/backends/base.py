@@ -80,11 +80,12 @@ class Fault:
     """What went wrong while a kernel ran.
 
     ``kind`` is one of ``out-of-bounds``, ``writes-input``, ``beside-output``, ``crash``, ``hang``,
-    ``abort``, ``exception``, ``exit``, ``late-write``, or what a platform that sees more calls it:
-    ``race``, ``barrier-divergence``, ``uninitialized-read`` and others of the emulator. ``message``
-    says which array, how many bytes past which end, or which signal; ``output`` is the last of what
-    the kernel printed. ``file`` and ``line`` are the source line at fault where it is known (else
-    empty and 0), ``details`` what programs want to know, ``also`` what else the launch did wrong.
+    ``abort``, ``exception``, ``exit``, ``late-write``, ``changes-fp-environment``, or what a
+    platform that sees more calls it: ``race``, ``barrier-divergence``, ``uninitialized-read`` and
+    others of the emulator. ``message`` says which array, how many bytes past which end, or which
+    signal; ``output`` is the last of what the kernel printed. ``file`` and ``line`` are the source
+    line at fault where it is known (else empty and 0), ``details`` what programs want to know,
+    ``also`` what else the launch did wrong.
     """
 
     kind: str
@@ -135,7 +136,10 @@ class Device(ABC):
         output: tuple[str, tuple[int, ...], DType],
         placement: Placement,
     ) -> Buffers:
-        """Copy named C-contiguous ``inputs`` to the device and make room for the named output.
+        """Copy the named ``inputs`` to the device and make room for the named output.
+
+        Inputs have the strides of their arrays, which are not negative; what lies between their
+        elements is poison. Only rows that are ``strided`` take other than C-contiguous ones.
 
         ``end``: every array ends where an inaccessible page begins; ``begin``: it starts where one
         ends; both with inputs write-protected and canaries round the output. ``aligned``: 64-byte
@@ -193,6 +197,36 @@ class Device(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class FastCalls(ABC):
+    """Calls of one operator on NumPy arrays, made again without what their first time took.
+
+    ``call(args, named, out)`` is ``out`` where a call of the same types, shapes, strides and
+    attributes is remembered, after running its kernel; None where none is.
+    """
+
+    call: Callable[[tuple[Any, ...], Mapping[str, Any], Any], Any]
+
+    @abstractmethod
+    def keep(
+        self,
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
+        out: Array,
+        artifact: Artifact,
+        values: Sequence[int | float],
+        threads: int,
+    ) -> None:
+        """Remember a call that ran ``artifact``, whose arrays it took as they are.
+
+        ``args`` are the inputs, of which none overlaps ``out``, and attributes. The attributes are
+        known again by identity.
+        """
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remember none."""
 
 
 class Backend(ABC):
@@ -255,6 +289,10 @@ class Backend(ABC):
         self, artifact: Artifact
     ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
         """A function ``(inputs, output, values, threads)`` that runs the kernel in this process."""
+
+    def fast_calls(self) -> FastCalls | None:
+        """For one operator; None where there is no faster way than ``bind``."""
+        return None
 
     def bind_addresses(
         self, artifact: Artifact

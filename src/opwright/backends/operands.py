@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from opwright.spec.signature import Array
+from collections.abc import Sequence
+
+from opwright.spec.kernel import Kernel
+from opwright.spec.signature import Array, Signature, TensorParam
+from opwright.spec.strides import array_strides
 
 
 def usable(array: Array) -> bool:
-    """Whether kernels take it as it is: row-major, no gaps, each element at its own alignment."""
+    """Whether every kernel takes it as it is: row-major, no gaps, elements at their alignment."""
     return array.flags.c_contiguous and array.flags.aligned
 
 
 def contiguous(array: Array) -> Array:
-    """``array`` as kernels take it; itself where it already is, else a copy."""
+    """``array`` as every kernel takes it; itself where it already is, else a copy."""
     return array if usable(array) else array.copy(order="C")
+
+
+def strides_for(kernel: Kernel, param: TensorParam, array: Array) -> tuple[int, ...] | None:
+    """The strides that ``kernel`` is told of ``array``, none unless its row is strided.
+
+    None where it takes only a copy of the array.
+    """
+    if kernel.strided:
+        return array_strides(param, array)
+    return () if usable(array) else None
+
+
+def operands_for(
+    signature: Signature, kernel: Kernel, arrays: Sequence[Array]
+) -> tuple[list[Array], list[int]]:
+    """The inputs as ``kernel`` takes them, copied where need be, and the strides it is told."""
+    taken: list[Array] = []
+    told: list[int] = []
+    for param, array in zip(signature.inputs, arrays, strict=True):
+        fits = strides_for(kernel, param, array) is not None
+        taken.append(array if fits else array.copy(order="C"))
+        told += strides_for(kernel, param, taken[-1]) or ()
+    return taken, told

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
-from opwright.backends.operands import contiguous
+from opwright.backends.operands import contiguous, operands_for
 from opwright.backends.registry import backend_for, backend_named
 from opwright.bench.ceilings import Ceilings, Judgement, judge
 from opwright.bench.interleave import Candidate, Rounds, interleave
@@ -21,10 +21,10 @@ from opwright.bench.stats import Ratio, Summary, noise_floor, paired_ratio, summ
 from opwright.history.store import History
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case, check_memory, make_inputs
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
 from opwright.verify.engine import KernelReport, Options, verify
 from opwright.verify.witness import Witness, numpy_witness, witness
@@ -110,6 +110,7 @@ class _KernelCandidate:
         device: Device,
         artifact: Artifact,
         buffers: Buffers,
+        values: Sequence[int | float],
         setup: Setup,
         foreign: bool,
     ) -> None:
@@ -120,15 +121,15 @@ class _KernelCandidate:
         self._device = device
         self._artifact = artifact
         self._buffers = buffers
+        self._values = values
         self._setup = setup
         self._foreign = foreign
 
     def sample(self) -> float | None:
-        case = self._setup.case
         taken = self._device.clock(
             self._artifact,
             self._buffers,
-            [*case.dims.values(), *case.attributes.values()],
+            self._values,
             self._setup.threads,
             self._setup.cache,
             1,
@@ -455,8 +456,10 @@ def _time(
                 )
             assert report.artifact is not None
             device, buffers = opened[backend.name]
+            _, strides = operands_for(signature, report.kernel, inputs)
+            values = signature.values(setup.case.dims, setup.case.attributes, strides)
             foreign = report.kernel in spec.rival_rows
-            return _KernelCandidate(name, device, report.artifact, buffers, setup, foreign)
+            return _KernelCandidate(name, device, report.artifact, buffers, values, setup, foreign)
 
         own = {row.kernel.name: candidate(row.report, row.kernel.name) for row in timed}
         # The last rung once more under another name: what differs between the two is noise.

@@ -14,10 +14,10 @@ from opwright.catalog.find import Target, find
 from opwright.cli import common
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import MachineError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.verify.engine import Report
 
 
@@ -203,7 +203,7 @@ def setups_of(
         spec.signature.choices()[0]
     ]
     attributes = {
-        **{s.name: s.type(1) for s in spec.signature.scalars if s.default is None},
+        **spec.signature.usual_attributes,
         **common.attributes_of(spec, attr),
     }
     return [

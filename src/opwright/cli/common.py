@@ -219,7 +219,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 def attributes_of(spec: OperatorSpec, texts: Sequence[str]) -> dict[str, object]:
     """``--attr`` options as the declared types."""
-    types = {s.name: s.type for s in spec.signature.scalars}
+    types: dict[str, type] = {s.name: s.type for s in spec.signature.scalars}
     words = {"true": True, "false": False, "1": True, "0": False}
     found: dict[str, object] = {}
     for name, value in pairs(texts, "--attr").items():

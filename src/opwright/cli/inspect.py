@@ -11,8 +11,8 @@ import click
 from opwright.catalog.find import find
 from opwright.cli import common
 from opwright.spec.cases import LAYOUTS, VALUES, selected_case
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.errors import UsageError
-from opwright.spec.operator import short_dtypes
 
 if TYPE_CHECKING:
     from opwright.inspect.kernel import Inspection
@@ -62,7 +62,7 @@ def command(
     spec = found.spec
     chosen = common.dtypes_of(spec, dtype) or spec.signature.choices()
     attributes = {
-        **{s.name: s.type(1) for s in spec.signature.scalars if s.default is None},
+        **spec.signature.usual_attributes,
         **common.attributes_of(spec, attr),
     }
     case = selected_case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 import click
@@ -10,6 +11,7 @@ from opwright.backends.registry import backend_for
 from opwright.catalog.find import Target, find, load_operator, operator_names
 from opwright.cli import common
 from opwright.dispatch.choose import why_not
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.errors import MachineError
 from opwright.spec.kernel import Kernel
 
@@ -27,16 +29,26 @@ def command(output: common.Output, target: str | None, signature: bool) -> None:
     output.data = {"operators": [_data(t) for t in targets]}
     for one in targets:
         if signature:
-            output.say(f'extern "C" {one.spec.signature.c_prototype()};')
+            output.say(_function(one))
         else:
             _show(output, one)
     if not targets:
         output.say("no operators are installed; 'opwright new NAME' starts one")
 
 
+def _function(target: Target) -> str:
+    row = target.kernels[0] if target.one_kernel else None
+    return f'extern "C" {target.spec.signature.c_prototype(kernel=row)};'
+
+
 def _dtypes(target: Target) -> str:
-    variables = target.spec.signature.variables
-    return "; ".join(f"{v}: {', '.join(d.name for d in ds)}" for v, ds in variables.items())
+    signature = target.spec.signature
+    return f"{' '.join(signature.variables)}: {_joined(map(short_dtypes, signature.assignments))}"
+
+
+def _joined(assignments: Iterable[str]) -> str:
+    words = list(assignments)
+    return ("; " if any("=" in word for word in words) else ", ").join(words)
 
 
 def _where(target: Target, index: int) -> list[tuple[str, str]]:
@@ -47,8 +59,8 @@ def _where(target: Target, index: int) -> list[tuple[str, str]]:
         if spec.serves(kernel, dtypes):
             # A call from Python may not be able to use what verify and inspect can run.
             reason = "" if _elsewhere(kernel) else why_not(spec, kernel, dtypes)
-            reasons.setdefault(reason, []).extend(d.name for d in dtypes.values())
-    return [(reason, ", ".join(names)) for reason, names in reasons.items()]
+            reasons.setdefault(reason, []).append(short_dtypes(dtypes))
+    return [(reason, _joined(names)) for reason, names in reasons.items()]
 
 
 def _elsewhere(kernel: Kernel) -> str:
@@ -69,7 +81,7 @@ def _show(output: common.Output, target: Target) -> None:
     table.columns[3].header = "can run here"
     for index, kernel in enumerate(target.kernels):
         places = _where(target, index)
-        serves = ", ".join(names for _, names in places)
+        serves = _joined(names for _, names in places)
         yes = f"on the {on}" if (on := _elsewhere(kernel)) else "yes"
         answer = "; ".join(f"no: {reason}" if reason else yes for reason, _ in places)
         table.add_row(f"  {kernel_name(kernel)}", kernel.change, serves, answer)
@@ -82,8 +94,11 @@ def _data(target: Target) -> dict[str, object]:
         "name": target.spec.name,
         "reference": target.reference,
         "doc": target.spec.__doc__,
-        "signature": f'extern "C" {target.spec.signature.c_prototype()};',
-        "dtypes": {v: [d.name for d in ds] for v, ds in target.spec.signature.variables.items()},
+        "signature": _function(target),
+        "dtypes": [
+            {variable: dtype.name for variable, dtype in assignment.items()}
+            for assignment in target.spec.signature.assignments
+        ],
         "kernels": [
             {
                 "name": kernel.name,

@@ -136,7 +136,7 @@ def counted(
     from opwright.cli.inspect import inspection_data
     from opwright.cli.tables import emulated
     from opwright.inspect.kernel import inspect
-    from opwright.spec.operator import short_dtypes
+    from opwright.spec.dtypes import short_dtypes
 
     rows: list[tuple[Kernel, int, Inspection | str]] = []
     for kernel in found.kernels:

@@ -13,8 +13,8 @@ from opwright.bench.measure import Table as Measured
 from opwright.bench.stats import Ratio
 from opwright.history.records import Result, Run
 from opwright.inspect.kernel import Inspection
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import short_dtypes
 from opwright.tune.kernel import Tuned
 from opwright.tune.search import text
 from opwright.verify.engine import KernelReport, Report

@@ -16,9 +16,10 @@ import click
 from opwright.bench.measure import Setup
 from opwright.catalog.find import Target, find
 from opwright.cli import common
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.errors import MachineError, NothingSelectedError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.tune.kernel import Laboratory, Tuned
 from opwright.tune.search import Helpers, text
 from opwright.tune.strategies import STRATEGIES

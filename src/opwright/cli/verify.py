@@ -204,7 +204,7 @@ def _show(output: common.Output, report: Any) -> None:
 
 def verification_data(report: Any) -> dict[str, Any]:
     """A verification for ``--json``."""
-    from opwright.spec.operator import short_dtypes
+    from opwright.spec.dtypes import short_dtypes
 
     return {
         "operator": report.operator,

@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from opwright.backends.base import Artifact, Backend
+from opwright.backends.base import Artifact, Backend, FastCalls
 from opwright.backends.registry import backend_named
 from opwright.history.store import History
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, MachineError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
 
 # A time measured at sizes more than this factor away, in any dimension, says nothing here.
@@ -35,12 +35,18 @@ class Choice:
     and where it is not the sizes of a call, a neighbour's choice that nobody measured there.
     """
 
-    kernel: str
+    row: Kernel
+    artifact: Artifact
     run: Callable[[Sequence[Array], Array, Sequence[int | float], int], None]
     threads: int
     run_at: Callable[[Sequence[int | float]], Callable[..., None]] | None = None
     params: Mapping[str, int] = field(default_factory=dict)
     tuned_at: Mapping[str, int] | None = None
+
+    @property
+    def kernel(self) -> str:
+        """Its name."""
+        return self.row.name
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ class _Candidate:
 # that were tuned are a class of their own. The operator itself is in the value, so that its id
 # stays its own.
 _chosen: dict[tuple[object, ...], tuple[OperatorSpec, Choice]] = {}
+# Of each operator: what remembers its calls, and the backend whose kernels these run.
+_fast: dict[int, tuple[OperatorSpec, str, FastCalls | None]] = {}
 _tuned_sizes: dict[int, tuple[OperatorSpec, frozenset[tuple[int | None, ...]]]] = {}
 
 
@@ -100,6 +108,17 @@ def forget(spec: OperatorSpec) -> None:
     _tuned_sizes.pop(id(spec), None)
     for key in [key for key, (owner, _) in _chosen.items() if owner is spec]:
         del _chosen[key]
+    if id(spec) in _fast and (calls := _fast[id(spec)][2]) is not None:
+        calls.clear()
+
+
+def fast_calls(spec: OperatorSpec, choice: Choice) -> FastCalls | None:
+    """What calls of ``spec`` that run ``choice`` may be remembered in, until ``forget``."""
+    name = choice.row.backend
+    if id(spec) not in _fast:
+        _fast[id(spec)] = spec, name, backend_named(name).fast_calls()
+    _, backend, calls = _fast[id(spec)]
+    return calls if backend == name else None
 
 
 def _sizes_tuned(spec: OperatorSpec) -> frozenset[tuple[int | None, ...]]:
@@ -148,7 +167,8 @@ def _forced(
 
 def _bound(backend: Backend, candidate: _Candidate, artifact: Artifact) -> Choice:
     return Choice(
-        candidate.row.name,
+        candidate.row,
+        artifact,
         backend.bind(artifact),
         _threads(backend, candidate.row),
         backend.bind_addresses(artifact),

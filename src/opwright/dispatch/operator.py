@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 import numpy as np
 
-from opwright.backends.operands import contiguous, usable
-from opwright.dispatch.choose import Choice, choose
+from opwright.backends.operands import operands_for, strides_for, usable
+from opwright.dispatch.choose import Choice, choose, fast_calls
 from opwright.dispatch.operands import as_array, check_output, check_room
 from opwright.spec.errors import UsageError
 from opwright.spec.kernel import Kernel
@@ -28,16 +30,37 @@ class Operator(OperatorSpec):
     nothing can build or run a kernel here.
     """
 
+    _fast: Callable[[tuple[Any, ...], dict[str, Any], Any], Any] = staticmethod(
+        lambda args, named, out: None
+    )
+
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the best verified kernel; returns ``out``, or a new NumPy array.
 
         An argument whose class has ``__opwright_call__(operator, args, named)`` computes the result
         itself.
         """
+        done = self._fast(args, named, out)
+        if done is not None:
+            return done
         for value in args:
             if hasattr(value, "__opwright_call__"):
                 return value.__opwright_call__(self, args, named)
         return self._call("", args, named, out)
+
+    def _remember(
+        self,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        out: Array,
+        chosen: Choice,
+        values: list[int | float],
+    ) -> None:
+        """Let ``_fast`` make the next call of these types, shapes, strides and attributes."""
+        calls = fast_calls(self, chosen)
+        if calls is not None:
+            calls.keep(args, named, out, chosen.artifact, values, chosen.threads)
+            self._fast = calls.call
 
     def kernel(self, name: str) -> BoundKernel:
         """The kernel called ``name``, to be called as the operator is; never another one."""
@@ -51,23 +74,28 @@ class Operator(OperatorSpec):
         scalars = signature.settle_scalars(attributes, dtypes)
         shape = signature.shape(signature.output, dims, leading)
         dtype = signature.dtype(signature.output, dtypes).numpy
-        copied = sum(a.nbytes for a in arrays if not usable(a))
-        check_room(self.name, copied + math.prod(shape) * dtype.itemsize)
+        check_room(self.name, math.prod(shape) * dtype.itemsize)
         result = np.empty(shape, dtype) if out is None else as_array(self.name, "out", out)
         if out is not None:
             names = [p.name for p in signature.inputs]
             check_output(self.name, result, shape, dtype, list(zip(names, arrays, strict=True)))
         chosen: Choice = choose(self, kernel, dtypes, dims)
         direct = result.dtype == dtype and usable(result)
-        target = result if direct else np.empty(shape, dtype)
-        chosen.run(
-            [contiguous(a) for a in arrays],
-            target,
-            [*dims.values(), *scalars.values()],
-            chosen.threads,
+        copied = sum(
+            a.nbytes
+            for p, a in zip(signature.inputs, arrays, strict=True)
+            if strides_for(chosen.row, p, a) is None
         )
+        check_room(self.name, copied + (0 if direct else math.prod(shape) * dtype.itemsize))
+        target = result if direct else np.empty(shape, dtype)
+        taken, strides = operands_for(signature, chosen.row, arrays)
+        values = signature.values(dims, scalars, strides)
+        chosen.run(taken, target, values, chosen.threads)
         if not direct:
             np.copyto(result, target)
+        given = [*args[: len(taken)], out]
+        if not kernel and len(given) > len(taken) and all(map(is_, given, [*taken, target])):
+            self._remember(args, named, target, chosen, values)
         return result if out is None else out
 
     def _arguments(

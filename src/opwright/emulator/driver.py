@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -142,6 +143,35 @@ class Emulation:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+_NUMBERS = (
+    "requests",
+    "sectors",
+    "wavefronts",
+    "ideal",
+    "lanes",
+    "bytes_used",
+    "divergent",
+    "contention",
+)
+# The records of a run, by the key that tells them apart, and what each must have to be one of ours.
+_FIELDS: Mapping[str, Mapping[str, type]] = {
+    "finding": {
+        **dict.fromkeys(("finding", "pc", "other_pc", "line", "after"), int),
+        **dict.fromkeys(("kind", "file", "message", "thread", "other_thread"), str),
+        "details": dict,
+    },
+    "count_of": dict.fromkeys(("count_of", "count", "same"), int),
+    "counter": {
+        **dict.fromkeys(("counter", "pc", *_NUMBERS), int),
+        **dict.fromkeys(("kernel", "space", "operation", "array"), str),
+    },
+    "confirmed_read": {"confirmed_read": int},
+    "launch": {"launch": int, "kernel": str},
+    "served": {"served": int},
+    "refused": {"refused": str},
+}
+
+
 @dataclass
 class Records:
     """What the run-time wrote while the program ran."""
@@ -151,7 +181,6 @@ class Records:
     counters: list[dict[str, Any]] = field(default_factory=list)
     launches: list[dict[str, Any]] = field(default_factory=list)
     confirmed: set[int] = field(default_factory=set)  # reads that a compare-and-swap confirms
-    ended: bool = False
     served: int = 0  # requests that a program which serves them has done
     refused: str = ""  # the operand that it had no room for
 
@@ -163,22 +192,25 @@ class Records:
             return  # the program wrote to our descriptor, or died in the middle of a line
         if not isinstance(record, dict):
             return
-        if "finding" in record:
-            self.findings[record["finding"]] = record
-        elif "count_of" in record:
-            self.counts[record["count_of"]] = record
-        elif "counter" in record:
+        what = next((key for key in _FIELDS if key in record), "")
+        fields = _FIELDS.get(what, {})
+        if not what or any(type(record.get(key)) is not kind for key, kind in fields.items()):
+            return
+        value = record[what]
+        if what == "finding":
+            self.findings[value] = record
+        elif what == "count_of":
+            self.counts[value] = record
+        elif what == "counter":
             self.counters.append(record)
-        elif "confirmed_read" in record:
-            self.confirmed.add(record["confirmed_read"])
-        elif "launch" in record:
+        elif what == "confirmed_read":
+            self.confirmed.add(value)
+        elif what == "launch":
             self.launches.append(record)
-        elif "served" in record:
-            self.served = record["served"]
-        elif "refused" in record:
-            self.refused = record["refused"]
-        elif "end" in record:
-            self.ended = True
+        elif what == "served":
+            self.served = value
+        else:
+            self.refused = value
 
 
 def runtime(compiler: Compiler) -> Built:
@@ -200,10 +232,11 @@ def compile_program(
     defines: Sequence[str] = (),
     compiler: Compiler | None = None,
     traced: bool = True,
+    together: bool = False,
 ) -> Built:
     """The program made of ``sources``, linked with the emulator, every access traced or none.
 
-    Several sources are compiled as one translation unit, in the order given. ``defines`` are
+    Each source is compiled by itself, or ``together`` all as one, in order. ``defines`` are
     ``NAME`` or ``NAME=value``. Raises ``BuildError`` with the compiler's text, which names the
     user's files and lines, and ``UnsupportedError`` for features that are not emulated.
     """
@@ -214,54 +247,52 @@ def compile_program(
     folder = cache_dir() / "emulator" / key
     folder.mkdir(parents=True, exist_ok=True)
     paths = rewrite(sources, [p.absolute() for p in include], folder)
-    main = paths[0]
-    if len(paths) > 1:
-        main = folder / "all.cpp"
+    units = list(zip(paths, sources, strict=True))
+    if together:
+        all_of_them = folder / "all.cpp"
         text = "".join(f'#include "{path}"\n' for path in paths)
-        if not main.is_file() or main.read_text() != text:
-            main.write_text(text)
+        if not all_of_them.is_file() or all_of_them.read_text() != text:
+            all_of_them.write_text(text)
+        units = [(all_of_them, sources[0])]
+    link = (
+        "-fno-sanitize=all",
+        "-no-pie",
+        "-pthread",
+        str(library.path),
+        f"-Wl,-rpath,{library.path.parent}",
+    )
+
+    def built(path: Path, link: tuple[str, ...] = ()) -> Built:
+        return build(
+            compiler,
+            source=path,
+            prelude="#include <cuda_runtime.h>\n",
+            flags=(
+                *_COMMON_FLAGS,
+                *(_TRACE_FLAGS[compiler.kind] if traced else ("-O3",)),
+                *(f"-iquote{place}" for place in dict.fromkeys(s.parent for s in sources)),
+                *(f"-D{define}" for define in defines),
+            ),
+            link=link,
+            kind="executable" if link else "object",
+            include=(include_dir() / "opwright" / "cuda", *include),
+        )
+
     try:
-        return _build_program(compiler, main, sources, defines, include, library, traced)
+        # One program is one link: the first source's, with the others as objects.
+        others = [built(path) for path, _ in units[1:]]
+        program = built(units[0][0], (*(str(other.path) for other in others), *link))
     except BuildError as error:
         # The text already names the user's lines; the rewritten copy is nobody's business.
-        names = {str(path): str(source) for path, source in zip(paths, sources, strict=True)}
         message, diagnostics = str(error), error.diagnostics
-        for ours, theirs in {**names, str(main): str(sources[0])}.items():
-            message, diagnostics = message.replace(ours, theirs), diagnostics.replace(ours, theirs)
+        for ours, theirs in {**dict(zip(paths, sources, strict=True)), **dict(units)}.items():
+            message = message.replace(str(ours), str(theirs))
+            diagnostics = diagnostics.replace(str(ours), str(theirs))
         if isinstance(error, MissingSymbolError):
             raise MissingSymbolError(error.symbol, message, diagnostics) from error
         raise BuildError(message, diagnostics) from error
-
-
-def _build_program(
-    compiler: Compiler,
-    main: Path,
-    sources: Sequence[Path],
-    defines: Sequence[str],
-    include: Sequence[Path],
-    library: Built,
-    traced: bool,
-) -> Built:
-    return build(
-        compiler,
-        source=main,
-        prelude="#include <cuda_runtime.h>\n",
-        flags=(
-            *_COMMON_FLAGS,
-            *(_TRACE_FLAGS[compiler.kind] if traced else ("-O3",)),
-            *(f"-iquote{folder}" for folder in dict.fromkeys(s.parent for s in sources)),
-            *(f"-D{define}" for define in defines),
-        ),
-        link=(
-            "-fno-sanitize=all",
-            "-no-pie",
-            "-pthread",
-            str(library.path),
-            f"-Wl,-rpath,{library.path.parent}",
-        ),
-        kind="executable",
-        include=(include_dir() / "opwright" / "cuda", *include),
-    )
+    fresh = [b.seconds for b in (*others, program) if not b.cached]
+    return replace(program, cached=not fresh, seconds=sum(fresh))
 
 
 def emulate(
@@ -324,9 +355,11 @@ def emulate(
             r["kind"] in ("crash", "abort", "stack-overflow") for r in raw.findings.values()
         ):
             findings.append(_ended_by_signal(-code, name, rerun))
-        if code > 0 and not any(
-            r["kind"] in ("livelock", "time-limit") for r in raw.findings.values()
-        ):
+        told = any(r["kind"] in ("livelock", "time-limit") for r in raw.findings.values())
+        if code == 124 and seconds > time_limit and not told:
+            message = f"not finished after {time_limit:g} s; it did not say where it was"
+            findings.append(Finding("time-limit", name, "", message, command=rerun))
+        elif code > 0 and not told:
             message = f"the program ended with exit code {code}"
             findings.append(Finding("exit", name, "", message, command=rerun))
         if first is None or (first.exit_code == 0 and code != 0):
@@ -438,6 +471,7 @@ def _run(
             for line in pipe:
                 raw.take(line)
 
+    late = False
     listener = threading.Thread(target=listen, daemon=True)
     began = time.monotonic()
     with (
@@ -458,22 +492,22 @@ def _run(
         )
         os.close(write)
         listener.start()
+        # Threads that wait need no polling. The pipe may outlive the program in a child of its own.
+        waiter = threading.Thread(target=process.wait, daemon=True)
+        waiter.start()
         try:
-            # The pipe ends with the program: waiting for that needs no polling.
-            listener.join(timeout=time_limit + _GRACE)
-            process.wait(timeout=0.5 if listener.is_alive() else _GRACE)
-        except subprocess.TimeoutExpired:
-            pass
+            waiter.join(timeout=time_limit + _GRACE)
+            late = waiter.is_alive()
         finally:
-            if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            waiter.join()
         listener.join(timeout=_GRACE)
         seconds = time.monotonic() - began
         out.seek(0)
         err.seek(0)
         texts = [stream.read().decode(errors="replace") for stream in (out, err)]
-    return process.returncode, texts[0], texts[1], raw, seconds
+    return 124 if late else process.returncode, texts[0], texts[1], raw, seconds
 
 
 def addresses_of(raw: Records) -> list[int]:
@@ -601,24 +635,17 @@ def _array_at(file: str, line: int, column: int) -> str:
 
 
 def _ended_by_signal(number: int, program: str, command: str) -> Finding:
-    name = signal.Signals(number).name
-    kind = "memory-limit" if number == signal.SIGKILL else "crash"
-    return Finding(kind, program, "", f"the program was ended by {name}", command=command)
+    kind, message = "crash", f"the program was ended by {signal.Signals(number).name}"
+    if number == signal.SIGKILL:
+        kind, message = "memory-limit", f"{message}: the machine's memory was used up, or kill()"
+    elif number == signal.SIGXFSZ:
+        kind, message = "output-limit", "the program printed more than 256 MiB"
+    return Finding(kind, program, "", message, command=command)
 
 
 def counters_of(raw: Records, frames: Mapping[int, tuple[Frame, ...]]) -> tuple[Counter, ...]:
     """What was counted, one entry for each line, array and kind of access."""
     sums: dict[tuple[str, str, int, str, str, str], dict[str, int]] = {}
-    names = (
-        "requests",
-        "sectors",
-        "wavefronts",
-        "ideal",
-        "lanes",
-        "bytes_used",
-        "divergent",
-        "contention",
-    )
     for record in raw.counters:
         frame = _users(frames.get(record["pc"], ()))
         key = (
@@ -629,7 +656,7 @@ def counters_of(raw: Records, frames: Mapping[int, tuple[Frame, ...]]) -> tuple[
             record["operation"],
             record["array"],
         )
-        row = sums.setdefault(key, dict.fromkeys(names, 0))
-        for name in names:
+        row = sums.setdefault(key, dict.fromkeys(_NUMBERS, 0))
+        for name in _NUMBERS:
             row[name] += record[name]
-    return tuple(Counter(*key, *(row[name] for name in names)) for key, row in sorted(sums.items()))
+    return tuple(Counter(*key, *row.values()) for key, row in sorted(sums.items()))

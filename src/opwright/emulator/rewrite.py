@@ -170,6 +170,17 @@ class _Rewriter:
                     return j
         raise UnsupportedError(self.path, self.tokens[i].line, f"'{self._text(i)}' is never closed")
 
+    def _opening(self, i: int) -> int:
+        """The token that opens the bracket closed at ``i``."""
+        depth = 0
+        for j in range(i, -1, -1):
+            if self.tokens[j].kind != "mark":
+                continue
+            depth += (self._text(j) in (")", "]", "}")) - (self._text(j) in _OPEN)
+            if depth == 0:
+                return j
+        raise UnsupportedError(self.path, self.tokens[i].line, f"'{self._text(i)}' is never opened")
+
     def _out(self, first: int, last: int) -> str:
         return "".join(t.out for t in self.tokens[first:last])
 
@@ -362,17 +373,14 @@ class _Rewriter:
         """The first token of the expression that is launched."""
         j = self._previous(i)
         if self._text(j) == ")":
-            depth = 0
-            while True:
-                depth += (self._text(j) == ")") - (self._text(j) == "(")
-                if depth == 0:
-                    return j
-                j -= 1
+            return self._opening(j)
         if self._text(j) in (">", ">>", ">>>"):
             depth = 0
             while j >= 0:
                 text = self._text(j)
-                if set(text) == {">"}:
+                if text in (")", "]", "}"):  # what is bracketed may compare
+                    j = self._opening(j)
+                elif set(text) == {">"}:
                     depth += len(text)
                 elif set(text) == {"<"}:
                     depth -= len(text)
@@ -601,17 +609,43 @@ class _Rewriter:
         if declared is None or end >= len(self.tokens):
             return
         kind = next(k for word, k in _VARIABLE_KINDS.items() if word in words)
-        text = ";"
-        for _, name, _ in declared[2]:
-            text += (
-                f" static const ::opw::Variable opw_variable_{name}(&{name}, sizeof({name}), "
-                f'"{name}", ::opw::VariableKind::{kind}, __FILE__, {self.tokens[i].line});'
-            )
-        self.tokens[end].out = text
         for word in _VARIABLE_KINDS:  # one announcement, however many words
             for k in range(first, end):
                 if self._text(k) == word:
                     self.tokens[k].kind, self.tokens[k].out = "done", ""
+        gaps = self._gaps(i, end, declared[1], declared[2])
+        for _, name, _ in declared[2]:
+            gap = f"opw_gap_{name}, sizeof(opw_gap_{name})" if gaps else "nullptr, 0"
+            self.tokens[end].out += (
+                f" static const ::opw::Variable opw_variable_{name}(&{name}, sizeof({name}), "
+                f'{gap}, "{name}", ::opw::VariableKind::{kind}, __FILE__, {self.tokens[i].line});'
+            )
+
+    def _gaps(
+        self, word: int, end: int, kind: str, declarators: Sequence[tuple[str, str, str]]
+    ) -> bool:
+        """Put device variables into a section of their own, with a gap behind each.
+
+        A gap is one more variable of the same declaration, so that it goes where the others go.
+        """
+        if "auto" in kind.split() or any("&" in pointer for pointer, _, _ in declarators):
+            return False  # what a gap would be made of cannot be told
+        commas, depth, valued = [], 0, False
+        for j in range(word, end):
+            text = self._text(j)
+            valued |= depth == 0 and text in ("=", "{")
+            depth += (text in _OPEN) - (text in (")", "]", "}"))
+            if text == "," and depth == 0:
+                commas.append(j)
+        # Commas of template arguments come before those between variables.
+        stops = [*commas[len(commas) + 1 - len(declarators) :], end]
+        constant = {"const", "constexpr"} & set(kind.split())
+        place = ".rodata" if constant else ".data" if valued else ".bss"
+        self.tokens[word].out = f'OPW_IN_ORDER("{place}.opw")'
+        for stop, (_, name, _) in zip(stops, declarators, strict=True):
+            gap = f"opw_gap_{name}[OPW_GAP(sizeof({name}), sizeof({kind}))]"
+            self.tokens[stop].out = f", {gap}{' = {}' if valued else ''}{self.tokens[stop].out}"
+        return True
 
 
 def tokenize(text: str) -> list[Token]:

@@ -141,7 +141,7 @@ def inspect(
     shape = spec.signature.shape(spec.signature.output, case.dims, case.leading)
     with backend.open(TIME_LIMIT, device=device, counters=True, sample=sample) as opened:
         buffers = opened.upload(named, (spec.signature.output.name, shape, output), "aligned")
-        values = [*case.dims.values(), *case.attributes.values()]
+        values = spec.signature.values(case.dims, case.attributes)
         opened.launch(artifact, buffers, values)
         fault = opened.synchronize().fault
         launches, counted = opened.counted()

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from opwright.ship.header import STATUSES, attrs_type, c_name, status_name
 from opwright.ship.plan import Plan
-from opwright.spec.dtypes import DTYPES, DType
+from opwright.spec.dtypes import DTYPES, DType, short_dtypes
 from opwright.spec.errors import UsageError
 from opwright.spec.isa import ISAS
-from opwright.spec.operator import OperatorSpec, short_dtypes
-from opwright.spec.signature import Scalar
+from opwright.spec.operator import OperatorSpec
 
 # Feature: CPUID's leaf, subleaf, register (0 to 3 for EAX to EDX) and bit, and the bits of XCR0
 # that say whether the operating system keeps the registers. Intel's manual, volume 2, CPUID.
@@ -138,6 +137,7 @@ def generate(plan: Plan) -> str:
     sizes = {
         "max_tensors": max(len(s.tensors) for s in signatures),
         "max_dims": max(len(s.dims) for s in signatures),
+        "max_strides": max(len(s.strides) for s in signatures),
         "max_scalars": max(len(s.scalars) for s in signatures),
         "max_variables": max(len(s.variables) for s in signatures),
         "max_choices": max(len(plan.choices(s)) for s in specs),
@@ -251,7 +251,7 @@ def _paths(plan: Plan) -> list[str]:
     ]
 
 
-def _double(value: Scalar) -> str:
+def _double(value: float) -> str:
     number = float(value)
     if math.isnan(number):
         return '__builtin_nan("")'
@@ -291,15 +291,15 @@ def _operator(plan: Plan, spec: OperatorSpec, elements: Sequence[DType]) -> list
     if signature.scalars:
         lines.append(f"constexpr ScalarSpec {n}_scalars[] = {{")
         for s in signature.scalars:
-            kind = {float: "f", int: "i", bool: "b"}[s.type]
-            value = s.type(0) if s.default is None else s.default
+            kind = {float: "f", int: "i", bool: "b", str: "i"}[s.type]
+            value = 0 if s.default is None else s.value(s.default)
             whole = 0 if s.type is float else int(value)
             whole_text = "INT64_MIN" if whole == -(2**63) else f"{whole}LL"
             field = f"{attrs}, {c_name(s.name)}"
             lines.append(
                 f"    {{{json.dumps(s.name)}, '{kind}', {str(s.default is not None).lower()}, "
                 f"{_double(value) if s.type is float else '0.0'}, {whole_text}, offsetof({field}), "
-                f"sizeof({attrs}::{c_name(s.name)})}},"
+                f"sizeof({attrs}::{c_name(s.name)}), {len(s.words)}}},"
             )
         lines.append("};")
     rows: list[str] = []
@@ -315,7 +315,10 @@ def _operator(plan: Plan, spec: OperatorSpec, elements: Sequence[DType]) -> list
             threads = str(v.kernel.threads).lower()
             path = plan.paths.index(v.path)
             sizes = f"range_{v.symbol}" if v.low else "nullptr"
-            lines.append(f"    {{&{v.symbol}, {path}, {threads}, {json.dumps(v.text)}, {sizes}}},")
+            strided = str(v.kernel.strided).lower()
+            lines.append(
+                f"    {{&{v.symbol}, {path}, {threads}, {strided}, {json.dumps(v.text)}, {sizes}}},"
+            )
         lines.append("};")
         types = ", ".join(str(index[d.name]) for d in chosen.values()) or "-1"
         lines.append(f"constexpr int {n}_types_{number}[] = {{{types}}};")

@@ -6,10 +6,10 @@ import math
 import textwrap
 
 from opwright.ship.plan import Plan
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import UsageError
-from opwright.spec.operator import OperatorSpec, short_dtypes
-from opwright.spec.signature import Scalar, ScalarParam
+from opwright.spec.operator import OperatorSpec
+from opwright.spec.signature import ScalarParam
 
 STATUSES = (
     ("OK", "done"),
@@ -22,7 +22,10 @@ STATUSES = (
     ("ALIGNMENT", "an address that is no multiple of the element's size"),
     ("OVERLAP", "an output that overlaps an input"),
     ("OVERFLOW", "sizes, strides or offsets that pass 64 bits"),
-    ("ATTRIBUTE", "attributes of a wrong size, or one without a default left out"),
+    (
+        "ATTRIBUTE",
+        "attributes of a wrong size or value, or one without a default left out",
+    ),
     ("CONTEXT_STATUS", "a context of a wrong size, or with values that cannot be"),
     ("PATH", "a forced path that does not exist or cannot run here, or no path at all"),
     ("MEMORY", "no memory; the output may be incomplete"),
@@ -193,10 +196,15 @@ def c_name(name: str) -> str:
 
 def c_scalar(scalar: ScalarParam) -> str:
     """An attribute's type in the header."""
-    return {float: "double", int: "int64_t", bool: "int32_t"}[scalar.type]
+    return {float: "double", int: "int64_t", bool: "int32_t", str: "int64_t"}[scalar.type]
 
 
-def c_value(value: Scalar) -> str:
+def c_constant(plan: Plan, spec: OperatorSpec, scalar: ScalarParam, word: str) -> str:
+    """The constant that stands for a word of an attribute."""
+    return f"{plan.name}_{spec.name}_{scalar.name}_{word}".upper()
+
+
+def c_value(value: float | int) -> str:
     """A default as C text of the same value."""
     if isinstance(value, bool):
         return str(int(value))
@@ -221,10 +229,16 @@ def _operator(plan: Plan, spec: OperatorSpec) -> str:
     type_name = attrs_type(plan, spec)
     fields = [f"    size_t struct_size; /* sizeof({type_name}) */"]
     initial = [f"sizeof({type_name})"]
+    constants: list[str] = []
     for scalar in signature.scalars:
         note = "no default" if scalar.default is None else f"default {scalar.default}"
+        if scalar.words:
+            names = [c_constant(plan, spec, scalar, word) for word in scalar.words]
+            note = f"{names[0]} and so on; {note}"
+            values = [f"    {name} = {value}" for value, name in enumerate(names)]
+            constants += ["enum {", ",\n".join(values), "};"]
         fields.append(f"    {c_scalar(scalar)} {c_name(scalar.name)}; /* {note} */")
-        initial.append(c_value(scalar.type(0) if scalar.default is None else scalar.default))
+        initial.append("0" if scalar.default is None else c_value(scalar.value(scalar.default)))
     macro = f"{type_name.upper()}_INIT"
     tensors = [f"const DLTensor *{c_name(p.name)}" for p in signature.tensors]
     settings = [f"const {type_name} *attrs", f"const {plan.name}_context *context"]
@@ -246,6 +260,7 @@ def _operator(plan: Plan, spec: OperatorSpec) -> str:
             *([f"   {bound}"] if bound else []),
             f"   attrs: {absent}; start from {macro}.",
             "   context: NULL for the defaults. */",
+            *constants,
             "typedef struct {",
             *fields,
             f"}} {type_name};",

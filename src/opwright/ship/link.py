@@ -157,7 +157,7 @@ def _isolated(tools: Binutils, variant: Variant, work: Path) -> Path:
     built = build(
         tools.compiler,
         source=variant.kernel.path,
-        prelude=variant.spec.signature.c_prelude(variant.dtypes),
+        prelude=variant.spec.signature.c_prelude(variant.dtypes, variant.kernel),
         flags=(
             *compile_flags(tools.compiler, variant),
             f"-ffile-prefix-map={folder}={variant.spec.name}",
@@ -213,7 +213,12 @@ def _own(plan: Plan, tools: Binutils, text: str, source: str) -> Path:
 def runtime_hash() -> str:
     """SHA-256 over the C++ that Opwright itself puts into every library."""
     include = RUNTIME.parent.parent / "include"
-    files = [*sorted(RUNTIME.glob("*.h")), _POOL / "pool.h", *sorted(include.rglob("*.h"))]
+    files = [
+        *sorted(RUNTIME.glob("*.h")),
+        _POOL / "pool.h",
+        _POOL / "environment.h",
+        *sorted(include.rglob("*.h")),
+    ]
     total = hashlib.sha256()
     for file in files:
         total.update(file.name.encode() + b"\0" + file.read_bytes())

@@ -10,8 +10,9 @@ from typing import Any
 
 from opwright.catalog.find import load_folder
 from opwright.ship.plan import Plan, Variant, check_names
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.errors import OpwrightError, UnknownNameError, UsageError
-from opwright.spec.operator import OperatorSpec, parse_dtypes, short_dtypes
+from opwright.spec.operator import OperatorSpec, parse_dtypes
 
 FORMAT = 1
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from opwright.ship.header import STATUSES
 from opwright.ship.plan import Plan
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.dtypes import short_dtypes
+from opwright.spec.operator import OperatorSpec
 
 _MODULE = Path(__file__).with_name("python_module.py.txt")
 _RAISES = {
@@ -117,10 +118,10 @@ def _table(spec: OperatorSpec) -> dict[str, Any]:
     return {
         "tensors": [(p.name, p.type.dtype, list(p.type.dims)) for p in spec.signature.tensors],
         "scalars": [
-            (s.name, {float: "f", int: "i", bool: "b"}[s.type], _default(s.default))
+            (s.name, s.words or {float: "f", int: "i", bool: "b"}[s.type], _default(s.default))
             for s in spec.signature.scalars
         ],
-        "only": {v: options[0].name for v, options in spec.signature.variables.items()},
+        "rows": [{v: d.name for v, d in row.items()} for row in spec.signature.assignments],
     }
 
 

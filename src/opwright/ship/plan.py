@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from opwright.history.store import History
 from opwright.ship.tuned import Tuned, tuned_for
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import NothingSelectedError, UsageError
 from opwright.spec.isa import ISAS, Isa
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import check_c_name
 
 # What a row's flags may not ask for: each would make the library need another at run time.

@@ -26,8 +26,9 @@ from opwright.ship.manifest import (
 )
 from opwright.ship.package import build_files, readme, wheel, wheel_name
 from opwright.ship.plan import Plan, plan_library
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.errors import OpwrightError, UsageError
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.toolchain.compilers import Compiler, pick_compiler
 
 _LICENCE = re.compile(r"(?i)(licen[cs]e|copying)(\.(txt|md))?")

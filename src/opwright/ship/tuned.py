@@ -11,10 +11,10 @@ from opwright.backends.registry import backend_named
 from opwright.dispatch.choose import thread_limit
 from opwright.history.records import Configuration
 from opwright.history.store import History
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 
 # A time says something about sizes up to this factor away, in every dimension: half as far as a
 # call from Python takes the nearest measurement for, as there is no nearest among ranges.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import MachineError, UnknownNameError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array, Scalar, Signature, parse_shape
 from opwright.spec.tolerance import ulp
 
@@ -65,7 +65,7 @@ class Case:
         return [*words, f"--shape {','.join(sizes) or repr('')}"]
 
     def _attributes(self) -> list[str]:
-        return [f"--attr {name}={value!r}" for name, value in self.attributes.items()]
+        return [f"--attr {name}={value}" for name, value in self.attributes.items()]
 
 
 def operand_bytes(spec: OperatorSpec, case: Case) -> int:
@@ -90,7 +90,7 @@ def make_inputs(spec: OperatorSpec, case: Case) -> list[Array]:
         if make is None:
             raise UnknownNameError("kind of values", case.values, VALUES)
         numbers = make(random, shape, _Context(spec, case, dtype, index))
-        inputs.append(lay_out(_stored(numbers, dtype), case.layout))
+        inputs.append(lay_out(_stored(numbers, dtype), case.layout, index))
     return inputs
 
 
@@ -136,6 +136,9 @@ def _wide(random: _Random, shape: _Shape, about: _Context) -> Array:
 
 
 def _subnormal(random: _Random, shape: _Shape, about: _Context) -> Array:
+    # One tensor of several, by the seed: products of two such would be nothing but zeros.
+    if about.index != about.case.seed % len(about.spec.signature.inputs):
+        return _typical(random, shape, about)
     smallest = about.dtype.smallest_subnormal
     # The smallest normal number is 1 / 2u steps.
     steps = min(2.0**7, 0.5 / about.dtype.unit_roundoff - 1) if about.dtype.unit_roundoff else 1
@@ -221,11 +224,20 @@ VALUES: Mapping[str, Callable[[_Random, _Shape, _Context], Array]] = {
 
 _INTEGER_VALUES = ("typical", "whole", "ones", "zeros", "wide", "thresholds", "extremes")
 
-LAYOUTS = ("contiguous", "transposed", "offset", "stepped", "reversed", "expanded")
+MIXED = ("first-transposed", "others-transposed")  # only the first input, or all but the first
+LAYOUTS = (
+    *("contiguous", "transposed", "offset", "padded", "stepped", "reversed", "expanded"),
+    *MIXED,
+)
 
 
-def lay_out(array: Array, layout: str) -> Array:
-    """An array of equal shape and (but for ``expanded``) values, in another memory layout."""
+def lay_out(array: Array, layout: str, index: int = 0) -> Array:
+    """An array of equal shape and (but for ``expanded``) values, in another memory layout.
+
+    ``index`` is its place among the operator's tensors, which layouts of ``MIXED`` ask about.
+    """
+    if layout in MIXED:
+        layout = "transposed" if (index == 0) == (layout == MIXED[0]) else "contiguous"
     if layout == "contiguous" or (array.ndim == 0 and layout in LAYOUTS):
         return array
     if layout == "transposed":
@@ -233,6 +245,11 @@ def lay_out(array: Array, layout: str) -> Array:
     if layout == "offset":
         memory = np.empty(array.size + 1, array.dtype)
         view = memory[1:].reshape(array.shape)
+        view[...] = array
+        return view
+    if layout == "padded":  # rows of a wider array
+        memory = np.zeros((*array.shape[:-1], array.shape[-1] + 3), array.dtype)
+        view = memory[..., : array.shape[-1]]
         view[...] = array
         return view
     if layout in ("stepped", "reversed"):
@@ -318,11 +335,11 @@ def matrix(
     """Every case that verification runs for one assignment of element types.
 
     All shapes with typical values and with whole numbers (which have exact answers), then on three
-    shapes every kind of values and every layout.
+    shapes every kind of values and every layout. Where a kernel takes strides, all shapes once more
+    in one layout after the other.
     """
     # Attributes without a default still need some value.
-    needed = {s.name: s.type(1) for s in spec.signature.scalars if s.default is None}
-    attributes = spec.signature.settle_scalars(needed, dtypes)
+    attributes = spec.signature.settle_scalars(spec.signature.usual_attributes, dtypes)
     base = Case(dtypes, {}, attributes=attributes)
     floats = any(spec.signature.dtype(p, dtypes).kind == "float" for p in spec.signature.inputs)
     kinds = [v for v in VALUES if floats or v in _INTEGER_VALUES]
@@ -330,6 +347,11 @@ def matrix(
     for dims, leading in every:
         for values in ("typical", "whole"):
             yield replace(base, dims=dims, leading=leading, values=values)
+    layouts = LAYOUTS[1:] if len(spec.signature.inputs) > 1 else LAYOUTS[1 : -len(MIXED)]
+    if any(kernel.strided for kernel in kernels):
+        for index, (dims, leading) in enumerate(every):
+            layout = layouts[index % len(layouts)]
+            yield replace(base, dims=dims, leading=leading, layout=layout)
     middle = [s for s in every if 64 <= _cost(spec, *s) <= MATRIX_COST / 10] or every
     # Two with room in every dimension for what the values are about, and the last, a long one.
     roomy = [s for s in middle if min(s[0].values(), default=0) >= 5] or middle
@@ -337,7 +359,7 @@ def matrix(
     for seed, (dims, leading) in enumerate(chosen, 1):
         for values in kinds:
             yield replace(base, dims=dims, leading=leading, values=values, seed=seed)
-        for layout in LAYOUTS[1:]:
+        for layout in layouts:
             yield replace(base, dims=dims, leading=leading, layout=layout, seed=seed)
     yield from _attribute_cases(spec, base, chosen[0])
 
@@ -345,7 +367,7 @@ def matrix(
 def _attribute_cases(
     spec: OperatorSpec, base: Case, shape: tuple[dict[str, int], tuple[int, ...]]
 ) -> Iterator[Case]:
-    """Attributes away from their defaults: floats together, each bool and int by itself."""
+    """Attributes away from their defaults: floats together, every other by itself."""
     dims, leading = shape
     scalars = spec.signature.scalars
     sets: list[dict[str, Scalar]] = []
@@ -353,10 +375,10 @@ def _attribute_cases(
         changed: dict[str, Scalar] = {}
         for index, scalar in enumerate(scalars, 1):
             if scalar.type is float:
-                usual = float(base.attributes[scalar.name])
+                near = float(base.attributes[scalar.name])
                 # An infinite default is a limit that is off; a finite one turns it on.
-                usual = usual if math.isfinite(usual) else 1.0
-                changed[scalar.name] = factor * (usual + 0.3 * index)
+                near = near if math.isfinite(near) else 1.0
+                changed[scalar.name] = factor * (near + 0.3 * index)
         sets.append(changed)
     for scalar in scalars:
         usual = base.attributes[scalar.name]
@@ -365,6 +387,7 @@ def _attribute_cases(
         elif scalar.type is int:
             least = min(0, int(usual))  # a formula may take -1 as "the last" without meaning to
             sets += [{scalar.name: n} for s in (-1, 1, 2) if (n := int(usual) + s) >= least]
+        sets += [{scalar.name: word} for word in scalar.words if word != usual]
     for seed, changed in enumerate(sets, 1):
         if not changed:
             continue

@@ -96,3 +96,11 @@ def dtype_of(dtype: DTypeLike) -> DType:
         names = ", ".join(f"{d.name} ({d.numpy})" for d in DTYPES.values())
         raise DTypeError(f"dtype {np.dtype(dtype)} is not one Opwright knows: {names}")
     return found
+
+
+def short_dtypes(dtypes: Mapping[str, DType]) -> str:
+    """How reports and options write an assignment: ``f32``, or ``T=i8,U=u8`` where they differ."""
+    names = {dtype.name for dtype in dtypes.values()}
+    if len(names) == 1:
+        return names.pop()
+    return ",".join(f"{variable}={dtype.name}" for variable, dtype in dtypes.items())

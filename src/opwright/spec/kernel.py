@@ -41,6 +41,7 @@ class Kernel:
     ``opwright.spec.isa``, ``dtypes`` limits the element types (names such as ``"f32"``; the default
     is all the operator has), ``threads`` says that the kernel uses more than one, ``flags`` are
     further compiler options, ``deterministic=False`` that two runs may differ in the last bits.
+    ``strided`` says that the C function takes the inputs' strides, and so inputs as they lie.
     ``block`` and ``grid`` are
     launch shapes for backends that have them.
 
@@ -61,6 +62,7 @@ class Kernel:
     grid: Callable[..., Any] | None = None
     folder: Path = Path()
     when: Sequence[str] = ()
+    strided: bool = False
     place: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:

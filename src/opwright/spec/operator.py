@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from opwright.spec.dtypes import DTYPES, DType
+from opwright.spec.dtypes import DTYPES, DType, dtype_named, short_dtypes
 from opwright.spec.errors import UnknownNameError, UsageError
 from opwright.spec.integers import evaluate_integers
 from opwright.spec.kernel import Kernel, place_error
@@ -80,6 +80,8 @@ class OperatorSpec:
     The formula is evaluated in float64 (integers exactly) as the oracle. ``flops`` is an expression
     in the dimensions; ``thresholds`` are attribute names or numbers at which behaviour changes;
     ``overflow`` says what an integer output does with a result that does not fit;
+    ``may_flush`` lists element types of inputs with which kernels may take subnormal numbers of
+    float32 for zero (operands, sums on the way, results), as some hardware does;
     ``torch`` names the framework's own operator, a dotted path or a function of the same
     parameters; ``tolerance`` is derived from the formula where it is not given;
     ``bench`` lists the shapes to measure at, as ``--shape`` takes them, or maps names of presets to
@@ -96,6 +98,7 @@ class OperatorSpec:
         thresholds: Sequence[str | float],
         tolerance: Tolerance | None,
         overflow: Overflow,
+        may_flush: Sequence[str],
         bench: Sequence[str] | Mapping[str, Sequence[str]],
         place: str,
         scope: Mapping[str, Any] | None = None,
@@ -106,6 +109,7 @@ class OperatorSpec:
                 raise UsageError(f"an operator is declared by a function, got {formula!r}")
             self.signature: Signature = signature_of(formula, dtypes, scope)
             self._check(formula, flops, torch, thresholds, tolerance, overflow)
+            self._check_flush(may_flush, tolerance)
             self.presets = _presets(self.signature, bench)
         except UsageError as error:
             raise place_error(place, error) from None
@@ -115,6 +119,7 @@ class OperatorSpec:
         self.thresholds = tuple(thresholds)
         self.tolerance = tolerance or Tolerance()
         self.overflow: Overflow = overflow
+        self.may_flush = tuple(may_flush)
         file = Path(inspect.getfile(formula))
         # What is typed at a prompt or in a notebook stands in no file: its kernels are looked for
         # in the working directory.
@@ -154,7 +159,7 @@ class OperatorSpec:
                 raise UsageError(f"torch={torch!r} should be a dotted path such as 'torch.matmul'")
         elif torch is not None and not callable(torch):
             raise UsageError(f"torch={torch!r} is neither a dotted path nor a function")
-        scalars = {s.name for s in self.signature.scalars}
+        scalars = {s.name for s in self.signature.scalars if not s.words}
         if isinstance(thresholds, str) or not isinstance(thresholds, Sequence):
             raise UsageError(f"thresholds: expected a list, got {thresholds!r}")
         for threshold in thresholds:
@@ -166,6 +171,18 @@ class OperatorSpec:
         if overflow not in ("undefined", "wrap", "saturate"):
             raise UsageError(f"overflow={overflow!r} is not 'undefined', 'wrap' or 'saturate'")
 
+    def _check_flush(self, may_flush: Sequence[str], tolerance: Tolerance | None) -> None:
+        check_list("may_flush", may_flush)
+        if may_flush and tolerance is not None:
+            raise UsageError("may_flush is for derived tolerances; leave one of the two away")
+        signature = self.signature
+        declared = {signature.dtype(p, c) for p in signature.inputs for c in signature.choices()}
+        for name in may_flush:
+            if dtype_named(name) not in declared:
+                raise UsageError(f"may_flush: no input of {self.name} can be {name}")
+            if dtype_named(name).compute != "f32":
+                raise UsageError(f"may_flush: {name} is not computed with in float32")
+
     @classmethod
     def declare(
         cls,
@@ -176,6 +193,7 @@ class OperatorSpec:
         thresholds: Sequence[str | float] = (),
         tolerance: Tolerance | None = None,
         overflow: Overflow = "undefined",
+        may_flush: Sequence[str] = (),
         bench: Sequence[str] | Mapping[str, Sequence[str]] = (),
     ) -> Callable[[Callable[..., Any]], Self]:
         """The decorator that turns an annotated formula into an operator of this class."""
@@ -190,6 +208,7 @@ class OperatorSpec:
             thresholds=thresholds,
             tolerance=tolerance,
             overflow=overflow,
+            may_flush=may_flush,
             bench=bench,
             place=place_of(formula, here),
             scope=scope,
@@ -266,11 +285,20 @@ class OperatorSpec:
                 )
         taken = {self.name, *signature.dims, *signature.variables}
         taken |= {p.name for p in signature.tensors} | {s.name for s in signature.scalars}
+        taken |= signature.constants.keys()
+        if row.strided:
+            for stride in signature.strides:
+                if stride in taken:
+                    raise UsageError(
+                        f"{row.name}: strided=True gives the C function an argument {stride}, "
+                        f"which is a name of {self.name} already: rename that"
+                    )
+                taken.add(stride)
         for tunable in row.tune:
             if tunable in taken:
                 raise UsageError(
                     f"{row.name}: tunable {tunable}, a macro, is a name of the C function too: "
-                    f"{signature.c_prototype()}"
+                    f"{signature.c_prototype(kernel=row)}"
                 )
 
     def row(self, name: str) -> Kernel:
@@ -333,6 +361,11 @@ class OperatorSpec:
     def serves(self, kernel: Kernel, dtypes: Mapping[str, DType]) -> bool:
         """Whether ``kernel`` is meant for these element types."""
         return not kernel.dtypes or all(d.name in kernel.dtypes for d in dtypes.values())
+
+    def flushes(self, dtypes: Mapping[str, DType]) -> bool:
+        """Whether kernels for these element types may take subnormal numbers for zero."""
+        inputs = self.signature.inputs
+        return any(self.signature.dtype(p, dtypes).name in self.may_flush for p in inputs)
 
     def flops(self, dims: Mapping[str, int]) -> float:
         """Floating-point operations of one call at these sizes."""
@@ -431,39 +464,40 @@ def _bench_shape(signature: Signature) -> str:
     return ",".join(f"{dim}=1024" for dim in signature.dims)
 
 
-def short_dtypes(dtypes: Mapping[str, DType]) -> str:
-    """How reports and options write an assignment: ``f32``, or ``T=i8,U=u8`` for several."""
-    if len(dtypes) == 1:
-        return next(iter(dtypes.values())).name
-    return ",".join(f"{variable}={dtype.name}" for variable, dtype in dtypes.items())
-
-
 def parse_dtypes(signature: Signature, text: str) -> list[dict[str, DType]]:
     """The assignments that ``text`` selects: ``f32``, ``f32,bf16``, ``T=i8,U=u8``.
 
+    A word alone is the element type of every input that has a variable.
+
     Raises ``UsageError`` or ``UnknownNameError`` for what the operator is not declared for.
     """
-    wanted: dict[str, set[str]] = {}
+    variables = signature.variables
+    named: dict[str, set[str]] = {}
+    alike: set[str] = set()  # the words without a variable: all of the inputs' are of it
     for part in text.split(","):
         variable, equals, name = (word.strip() for word in part.partition("="))
         if not equals:
-            if len(signature.variables) != 1:
-                names = ", ".join(f"{v}=..." for v in signature.variables) or "none to choose"
-                raise UsageError(f"{signature.name}: write --dtype with its variables: {names}")
-            variable, name = next(iter(signature.variables)), variable
-        if variable not in signature.variables:
-            raise UnknownNameError("dtype variable", variable, signature.variables, signature.name)
-        options = {d.name for d in signature.variables[variable]}
+            variable, name = next(iter(variables)) if len(variables) == 1 else "", variable
+        elif variable not in variables:
+            raise UnknownNameError("dtype variable", variable, variables, signature.name)
+        can_be = variables[variable] if variable else {d for ds in variables.values() for d in ds}
+        options = {d.name for d in can_be}
         if name not in options:
-            if name in DTYPES:
+            if name in DTYPES and options:
                 raise UsageError(
-                    f"{signature.name} is not declared for {name}; {variable} can be "
-                    f"{', '.join(sorted(options))}"
+                    f"{signature.name} is not declared for {name}; "
+                    f"{variable or ' and '.join(variables)} can be {', '.join(sorted(options))}"
                 )
             raise UnknownNameError("dtype", name, options, signature.name)
-        wanted.setdefault(variable, set()).add(name)
-    return [
-        chosen
-        for chosen in signature.choices()
-        if all(chosen[v].name in names for v, names in wanted.items())
+        (named.setdefault(variable, set()) if variable else alike).add(name)
+    of_inputs = {p.type.dtype for p in signature.inputs} & variables.keys()
+    chosen = [
+        assignment
+        for assignment in signature.choices()
+        if all(assignment[v].name in names for v, names in named.items())
+        and (not alike or any(all(assignment[v].name == n for v in of_inputs) for n in alike))
     ]
+    if not chosen:
+        there = "; ".join(map(short_dtypes, signature.assignments))
+        raise UsageError(f"{signature.name}: --dtype {text} selects none of {there}")
+    return chosen

@@ -7,17 +7,18 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opwright.spec.dtypes import DTYPES, DType, dtype_named
+from opwright.spec.dtypes import DTYPES, DType, dtype_named, short_dtypes
 from opwright.spec.errors import DTypeError, ShapeError, UnknownNameError, UsageError
 
 Array = NDArray[Any]
-Scalar = float | int | bool
+Scalar = float | int | bool | str
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     # A type checker reads Tensor[T, "m k"] as Annotated[<any array>, "m k"].
     from typing import Annotated as Tensor
     from typing import TypeAlias
+
+    from opwright.spec.kernel import Kernel
 
     T: TypeAlias = Array
     U: TypeAlias = Array
@@ -117,16 +120,38 @@ class TensorParam:
 
 @dataclass(frozen=True)
 class ScalarParam:
-    """An attribute: a Python ``float``, ``int`` or ``bool`` with an optional default."""
+    """An attribute: a ``float``, ``int`` or ``bool``, or one word of ``words``; maybe a default.
+
+    A word reaches the kernel as its index, for which the kernel's source has a constant
+    (``activation_relu`` for the word ``relu`` of ``activation``).
+    """
 
     name: str
-    type: type[float] | type[int] | type[bool]
+    type: type[float] | type[int] | type[bool] | type[str]
     default: Scalar | None = None
+    words: tuple[str, ...] = ()
 
     @property
     def c(self) -> str:
         """Its C type."""
-        return {float: "double", int: "std::int64_t", bool: "bool"}[self.type]
+        whole = "std::int64_t"
+        return {float: "double", int: whole, bool: "bool", str: whole}[self.type]
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The names that kernels have for the words, and their values."""
+        return {f"{self.name}_{word}": index for index, word in enumerate(self.words)}
+
+    @property
+    def usual(self) -> Scalar:
+        """Its default; where there is none, some value that it can have."""
+        if self.default is not None:
+            return self.default
+        return self.words[0] if self.words else self.type(1)
+
+    def value(self, setting: Scalar) -> float | int:
+        """What the C function gets for ``setting``."""
+        return self.words.index(setting) if isinstance(setting, str) else setting
 
 
 # C++ keywords, macros of its headers, and names that the kernel's own translation unit needs.
@@ -188,7 +213,7 @@ class Signature:
 
     The order is the output's dimensions, then those that only inputs have, as they first appear. A
     leading ``...`` becomes one dimension of the C function: ``n`` when it is all there is, else
-    ``batch``.
+    ``batch``. ``assignments`` are the combinations of element types that the variables can have.
     """
 
     name: str
@@ -196,7 +221,7 @@ class Signature:
     output: TensorParam
     scalars: tuple[ScalarParam, ...]
     dims: tuple[str, ...]
-    variables: Mapping[str, tuple[DType, ...]]
+    assignments: tuple[Mapping[str, DType], ...]
     ellipsis: str
 
     @property
@@ -204,21 +229,30 @@ class Signature:
         """Inputs in order, then the output."""
         return (*self.inputs, self.output)
 
+    @cached_property
+    def variables(self) -> dict[str, tuple[DType, ...]]:
+        """The dtype variables with all that each can be, in some assignment or other."""
+        return {
+            v: tuple(dict.fromkeys(a[v] for a in self.assignments)) for v in self.assignments[0]
+        }
+
     def dtype(self, param: TensorParam, dtypes: Mapping[str, DType]) -> DType:
         """The element type of ``param`` when the variables are ``dtypes``."""
         return dtypes.get(param.type.dtype) or dtype_named(param.type.dtype)
 
     def compute(self, dtypes: Mapping[str, DType]) -> DType:
-        """The widest type that a kernel is expected to accumulate in, over all the tensors."""
+        """The widest type that a kernel is expected to accumulate in, over all the tensors.
+
+        Integers with a ``float`` attribute beside them are computed with in float32.
+        """
         types = [DTYPES[self.dtype(p, dtypes).compute] for p in self.tensors]
+        if any(s.type is float for s in self.scalars) and all(d.kind == "int" for d in types):
+            return DTYPES["f32"]
         return max(types, key=lambda d: (d.kind == "float", d.bytes))
 
     def choices(self) -> list[dict[str, DType]]:
-        """Every assignment of the dtype variables, first variable slowest."""
-        result: list[dict[str, DType]] = [{}]
-        for variable, options in self.variables.items():
-            result = [{**chosen, variable: option} for chosen in result for option in options]
-        return result
+        """Every assignment of the dtype variables, in the order of the declaration."""
+        return [dict(assignment) for assignment in self.assignments]
 
     def settle_dtypes(self, arrays: Sequence[np.dtype[Any]]) -> dict[str, DType]:
         """The variables' element types for inputs of these NumPy dtypes.
@@ -247,9 +281,15 @@ class Signature:
             if wanted in self.variables:
                 settled[wanted] = found
                 owner[wanted] = param.name
-        for variable, options in self.variables.items():
-            settled.setdefault(variable, options[0])
-        return settled
+        for assignment in self.assignments:
+            if all(assignment[v] == d for v, d in settled.items()):
+                return dict(assignment)
+        mixture = " and ".join(f"{p.name} is {g}" for p, g in zip(self.inputs, arrays, strict=True))
+        raise DTypeError(
+            f"{self.name}: {mixture}, for which together there is no kernel; there can be "
+            f"{'; '.join(map(short_dtypes, self.assignments))}. Convert one of them, or add the "
+            "row to the declaration"
+        )
 
     def settle_dims(
         self, shapes: Sequence[tuple[int, ...]]
@@ -338,8 +378,48 @@ class Signature:
             settled[scalar.name] = _scalar(self.name, scalar, value, single)
         return settled
 
-    def c_prototype(self, dtypes: Mapping[str, DType] | None = None) -> str:
-        """The C function that a kernel file defines.
+    def values(
+        self,
+        dims: Mapping[str, int],
+        attributes: Mapping[str, Scalar],
+        strides: Sequence[int] = (),
+    ) -> list[int | float]:
+        """What the C function gets after the tensors: dimensions, strides, settled attributes."""
+        own = (s.value(attributes[s.name]) for s in self.scalars)
+        return [*dims.values(), *strides, *own]
+
+    @property
+    def usual_attributes(self) -> dict[str, Scalar]:
+        """Some value for each attribute that has no default."""
+        return {s.name: s.usual for s in self.scalars if s.default is None}
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """The constants that a kernel's source has for the words of its attributes."""
+        return {name: value for s in self.scalars for name, value in s.constants.items()}
+
+    def c_constants(self) -> list[str]:
+        """Their definitions in C++, a line each."""
+        return [f"constexpr std::int64_t {n} = {v};" for n, v in self.constants.items()]
+
+    @property
+    def strides(self) -> tuple[str, ...]:
+        """What the C function of a strided row calls the strides, input by input: ``a_m_stride``.
+
+        Of two dimensions of one tensor with the same name the second is ``a_m_stride_2``.
+        """
+        names: list[str] = []
+        for param in self.inputs:
+            for dim in param.type.dims:
+                name = f"{param.name}_{self.ellipsis if dim == '...' else dim}_stride"
+                again = names.count(name) + sum(n.startswith(f"{name}_") for n in names)
+                names.append(f"{name}_{again + 1}" if again else name)
+        return tuple(names)
+
+    def c_prototype(
+        self, dtypes: Mapping[str, DType] | None = None, kernel: Kernel | None = None
+    ) -> str:
+        """The C function that the file of ``kernel`` defines, or of a row that asks for no more.
 
         With ``dtypes`` the element types are concrete C++ types, else the variables' names.
         """
@@ -352,12 +432,14 @@ class Signature:
         arguments = [f"const {c_type(p)}* {p.name}" for p in self.inputs]
         arguments.append(f"{c_type(self.output)}* {self.output.name}")
         arguments += [f"std::int64_t {dim}" for dim in self.dims]
+        if kernel is not None and kernel.strided:
+            arguments += [f"std::int64_t {stride}" for stride in self.strides]
         arguments += [f"{s.c} {s.name}" for s in self.scalars]
         text = f"void {self.name}({', '.join(arguments)})"
         return text if dtypes is not None else text.replace("std::", "")
 
-    def c_prelude(self, dtypes: Mapping[str, DType]) -> str:
-        """Text put before a kernel's source.
+    def c_prelude(self, dtypes: Mapping[str, DType], kernel: Kernel) -> str:
+        """Text put before the source of ``kernel``.
 
         It declares the function, so that a kernel of another signature is a compile error at its
         own line, and defines ``opw_entry``, through which any kernel is called the same way.
@@ -367,18 +449,21 @@ class Signature:
             const = "const " if index < len(self.inputs) else ""
             c_type = f"{const}{self.dtype(param, dtypes).c}*"
             arguments.append(f"static_cast<{c_type}>(call->tensors[{index}])")
-        arguments += [f"call->values[{index}].i" for index in range(len(self.dims))]
-        for index, scalar in enumerate(self.scalars, len(self.dims)):
+        sizes = len(self.dims) + (len(self.strides) if kernel.strided else 0)
+        arguments += [f"call->values[{index}].i" for index in range(sizes)]
+        for index, scalar in enumerate(self.scalars, sizes):
             member = "f" if scalar.type is float else "i"
             convert = " != 0" if scalar.type is bool else ""
             arguments.append(f"call->values[{index}].{member}{convert}")
+        declared = self.c_prototype(dtypes, kernel)
         return "\n".join(
             [
                 "#include <cstdint>",
                 '#include "opwright/call.h"',
                 '#include "opwright/types.h"',
                 "using std::int64_t;",
-                f'extern "C" __attribute__((visibility("default"))) {self.c_prototype(dtypes)};',
+                *self.c_constants(),
+                f'extern "C" __attribute__((visibility("default"))) {declared};',
                 'extern "C" __attribute__((visibility("default")))',
                 "inline __attribute__((used)) void opw_entry(const opw::Call* call) {",
                 "    opw::detail::current_threads = call->threads;",
@@ -401,6 +486,15 @@ def check_list(what: str, words: object) -> None:
 
 
 def _scalar(operator: str, param: ScalarParam, value: object, single: bool) -> Scalar:
+    if param.words:
+        if not isinstance(value, str):
+            raise UsageError(
+                f"{operator}: attribute {param.name} is one of {', '.join(param.words)}, got "
+                f"{value!r}"
+            )
+        if value not in param.words:
+            raise UnknownNameError(f"{param.name}", value, param.words, operator)
+        return str(value)
     integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if param.type is bool and isinstance(value, bool | np.bool_):
         return bool(value)
@@ -483,19 +577,21 @@ def signature_of(
             if scalars or parameter.kind is parameter.KEYWORD_ONLY:
                 raise UsageError(f"{where}: tensors come before attributes, and before any *")
             inputs.append(TensorParam(parameter.name, kind))
-        elif kind is float or kind is int or kind is bool:
+        elif kind in (float, int, bool) or get_origin(kind) is Literal:
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise UsageError(f"{where}: an attribute is given by name, so it goes after the /")
-            scalar = ScalarParam(parameter.name, kind)
-            default = (
-                _scalar(name, scalar, parameter.default, single=False) if has_default else None
-            )
-            scalars.append(ScalarParam(parameter.name, kind, default))
+            words = _words(where, kind) if get_origin(kind) is Literal else ()
+            of: Any = str if words else kind
+            scalar = ScalarParam(parameter.name, of, words=words)
+            if has_default:
+                default = _scalar(name, scalar, parameter.default, single=False)
+                scalar = replace(scalar, default=default)
+            scalars.append(scalar)
         else:
             shown = "no annotation" if kind is None else repr(kind)
             raise UsageError(
-                f'{where}: expected Tensor[T, "..."] for a tensor or float, int or bool for an '
-                f"attribute, got {shown}"
+                f'{where}: expected Tensor[T, "..."] for a tensor or float, int, bool or '
+                f'Literal["...", "..."] for an attribute, got {shown}'
             )
     returned = annotations.get("return")
     if isinstance(returned, Misspelt):
@@ -506,6 +602,17 @@ def signature_of(
         raise UsageError(f"{name}: an operator needs at least one tensor")
     output = TensorParam("out", returned)
     return _assemble(name, inputs, output, scalars, dtypes)
+
+
+def _words(where: str, kind: Any) -> tuple[str, ...]:
+    words = get_args(kind)
+    for word in words:
+        if not (isinstance(word, str) and re.fullmatch(r"[A-Za-z0-9_]+", word)):
+            raise UsageError(
+                f"{where}: {word!r} cannot be a word of an attribute, which is made of A-Z, a-z, "
+                "0-9 and _ as a constant's name has it"
+            )
+    return words
 
 
 def _assemble(
@@ -519,36 +626,26 @@ def _assemble(
     names = [p.name for p in inputs] + [s.name for s in scalars]
     if not isinstance(dtypes, Mapping):
         raise UsageError(f'{name}: dtypes={dtypes!r} should be like {{"T": ["f32", "bf16"]}}')
-    for variable, options in dtypes.items():
-        if variable in DTYPES:
-            raise UsageError(
-                f"{name}: dtypes={{{variable!r}: ...}} would hide the dtype {variable}"
-            )
-        if variable not in used:
-            raise UsageError(f"{name}: no tensor uses the dtype variable {variable!r}")
-        check_c_name(f"{name}: dtype variable", variable)
-        if variable in names or variable == name:
-            raise UsageError(
-                f"{name}: {variable!r} is a dtype variable, which reaches kernels as a macro, and "
-                "the name of something else"
-            )
-        check_list(f"{name}: dtypes of {variable}", options)
-        if not options:
-            raise UsageError(f"{name}: dtype variable {variable} has no dtypes")
+    assignments = _assignments(name, dtypes, used, names)
+    variables = list(assignments[0])
     for word in used:
-        if word not in dtypes and word not in DTYPES:
+        if word not in variables and word not in DTYPES:
             near = difflib.get_close_matches(word, DTYPES, n=2, cutoff=0.5)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise UsageError(
                 f"{name}: {word!r} is neither a dtype ({', '.join(DTYPES)}) nor in "
                 f"dtypes={{{', '.join(map(repr, dtypes))}}}{hint}"
             )
-    in_inputs = {p.type.dtype for p in inputs}
-    for variable in dtypes:
-        if variable not in in_inputs and len(dtypes[variable]) > 1:
-            raise UsageError(
-                f"{name}: {variable} is only in the output, so no call could settle it"
-            )
+    in_inputs = [v for v in variables if v in {p.type.dtype for p in inputs}]
+    if output.type.dtype in variables and output.type.dtype not in in_inputs:
+        settled: dict[tuple[DType, ...], DType] = {}
+        for assignment in assignments:
+            given = tuple(assignment[v] for v in in_inputs)
+            if settled.setdefault(given, out := assignment[output.type.dtype]) != out:
+                raise UsageError(
+                    f"{name}: {output.type.dtype} is only in the output, so no call could settle "
+                    f"it: {settled[given]} or {out}"
+                )
     known = [dim for p in inputs for dim in p.type.dims]
     for dim in output.type.dims:
         if isinstance(dim, str) and dim not in known:
@@ -562,17 +659,65 @@ def _assemble(
     dims = tuple(dict.fromkeys(ellipsis if dim == "..." else dim for dim in everything))
     for dim in dims:
         check_c_name(f"{name}: dimension", dim)
-        if dim in names or dim in dtypes:
+        if dim in names or dim in variables:
             raise UsageError(f"{name}: dimension {dim!r} is also the name of something else")
+    taken = {*names, *variables, *dims, name}
+    for scalar in scalars:
+        for constant in scalar.constants:
+            if constant in taken:
+                raise UsageError(
+                    f"{name}: {constant!r}, a constant for a word of {scalar.name}, is also the "
+                    "name of something else"
+                )
+            taken.add(constant)
     return Signature(
         name=name,
         inputs=tuple(inputs),
         output=output,
         scalars=tuple(scalars),
         dims=dims,
-        variables={v: tuple(dtype_named(d) for d in options) for v, options in dtypes.items()},
+        assignments=assignments,
         ellipsis=ellipsis,
     )
+
+
+def _assignments(
+    name: str, dtypes: Mapping[str, Sequence[str]], used: Sequence[str], names: Sequence[str]
+) -> tuple[dict[str, DType], ...]:
+    """The rows of ``dtypes``; of several keys, each with each, the first slowest."""
+    result: list[dict[str, DType]] = [{}]
+    for key, options in dtypes.items():
+        variables = key.split()
+        for variable in variables:
+            if variable in DTYPES:
+                raise UsageError(f"{name}: dtypes={{{key!r}: ...}} would hide the dtype {variable}")
+            if variable not in used:
+                raise UsageError(f"{name}: no tensor uses the dtype variable {variable!r}")
+            check_c_name(f"{name}: dtype variable", variable)
+            if variable in names or variable == name:
+                raise UsageError(
+                    f"{name}: {variable!r} is a dtype variable, which reaches kernels as a macro, "
+                    "and the name of something else"
+                )
+            if variable in result[0] or variables.count(variable) > 1:
+                raise UsageError(f"{name}: the dtype variable {variable!r} is there twice")
+        check_list(f"{name}: dtypes of {key}", options)
+        if not (options and variables):
+            raise UsageError(f"{name}: dtype variable {key} has no dtypes")
+        rows: list[dict[str, DType]] = []
+        for option in options:
+            words = option.split()
+            if len(words) not in (1, len(variables)):
+                raise UsageError(
+                    f"{name}: dtypes of {key}: {option!r} should name one dtype, or one for each "
+                    f"of {', '.join(variables)}"
+                )
+            found = [dtype_named(word) for word in words] * (len(variables) // len(words))
+            rows.append(dict(zip(variables, found, strict=True)))
+            if rows[-1] in rows[:-1]:
+                raise UsageError(f"{name}: dtypes of {key}: {option!r} is there twice")
+        result = [{**chosen, **row} for chosen in result for row in rows]
+    return tuple(result)
 
 
 def parse_shape(signature: Signature, text: str) -> tuple[dict[str, int], tuple[int, ...]]:

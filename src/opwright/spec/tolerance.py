@@ -25,6 +25,10 @@ Floats = NDArray[np.float64]
 FUNCTION_ROUNDOFFS = 8.0
 # Without a tolerance and with a formula that cannot be followed: roundoffs of the result itself.
 FALLBACK_ROUNDOFFS = 16.0
+# The smallest normal number of float32: what hardware that flushes takes for zero lies below it.
+SMALLEST_NORMAL_F32 = 2.0**-126
+# Sums and products of integers are exact up to what int32 holds.
+INTEGER_LIMIT = 2.0**31 - 1
 
 
 @dataclass(frozen=True)
@@ -80,18 +84,21 @@ def derived_bound(
     reference: Floats,
     output: DType,
     compute: DType,
+    flushes: bool = False,
 ) -> Bound:
     """The bound that follows from the formula, its inputs being exact.
 
-    The oracle's own rounding is added where kernels compute in float64 too. A formula that uses
+    Arrays of integers are added and multiplied exactly, in int32. With ``flushes`` subnormal
+    numbers of float32 may be taken for zero, as operands, on the way and in the result. The
+    oracle's own rounding is added where kernels compute in float64 too. A formula that uses
     something the analysis does not know falls back to ``FALLBACK_ROUNDOFFS`` of the result.
     """
     if compute.kind == "int":
         return Bound(np.zeros(reference.shape), "exact")
-    arithmetic = _Arithmetic(compute)
+    arithmetic = _Arithmetic(compute, flushes)
     with np.errstate(all="ignore"):
         try:
-            tracked = formula(*(Tracked.exact(a, arithmetic) for a in inputs), **attributes)
+            tracked = formula(*(_operand(a, arithmetic) for a in inputs), **attributes)
             if not isinstance(tracked, Tracked):
                 tracked = Tracked.exact(tracked, arithmetic)
             errors = np.broadcast_to(tracked.error, reference.shape)
@@ -110,6 +117,7 @@ def derived_bound(
             held = reference.astype(output.numpy).astype(np.float64) == reference
             rounded = 0.5 * ulp(np.abs(reference) + limit, output)
             limit = limit + np.where(held & (limit == 0), 0.0, rounded)
+        limit = limit + arithmetic.flushed(reference, limit)
     return Bound(np.asarray(limit, dtype=np.float64), origin)
 
 
@@ -120,17 +128,31 @@ class _NotFollowedError(Exception):
 class _Arithmetic:
     """The numbers of the type that kernels compute in."""
 
-    def __init__(self, compute: DType) -> None:
+    def __init__(self, compute: DType, flushes: bool = False) -> None:
+        self.flushes = flushes
         self.numpy = compute.numpy
         self.roundoff = compute.unit_roundoff
         self.largest = compute.highest
         self.smallest_normal = compute.smallest_subnormal / (2 * compute.unit_roundoff)
+        # What an operation near zero may be off, in roundoffs.
+        self.least = self.smallest_normal
+        if flushes:
+            self.least += SMALLEST_NORMAL_F32 / self.roundoff
         # Whether float64 shows the rounding of this type, being wider.
         self.in_oracle = compute.unit_roundoff > np.finfo(np.float64).eps
 
     def rounding(self, result: Floats) -> Floats:
         """One rounding of ``result`` in roundoffs; results below the normal numbers lose more."""
-        return np.maximum(np.abs(result), self.smallest_normal)
+        return np.maximum(np.abs(result), self.least)
+
+    def flushed(self, exact: Floats, reach: Floats | float = 0.0) -> Floats:
+        """How far zero is from numbers that may be subnormal, in absolute terms.
+
+        ``reach`` is how far the kernel's own may be from ``exact``.
+        """
+        size = np.abs(exact) + reach
+        subnormal = self.flushes & (np.abs(exact) - reach < SMALLEST_NORMAL_F32)
+        return np.where(subnormal, np.minimum(size, SMALLEST_NORMAL_F32), 0.0)
 
     def holds(self, values: Floats) -> NDArray[np.bool_]:
         """Where the type has exactly these numbers."""
@@ -142,20 +164,18 @@ class _Chain:
     """A sum of several numbers, which a kernel may add up in any order.
 
     ``terms`` is how many there are, ``magnitude`` the sum of their absolute values, ``error`` that
-    of their own errors, and ``whole`` says that all of them are whole numbers without error.
+    of their own errors; sums of a magnitude up to ``exact`` are not rounded.
     """
 
     terms: int
     magnitude: Floats
     error: Floats
-    whole: bool
+    exact: float
 
     def total(self, arithmetic: _Arithmetic) -> Floats:
-        """The error of the sum: none for whole numbers within the mantissa."""
-        error = self.error + max(self.terms - 1, 0) * (self.magnitude + arithmetic.smallest_normal)
-        if self.whole:
-            error = np.where(self.magnitude <= 1 / arithmetic.roundoff, 0.0, error)
-        return np.asarray(error)
+        """The error of the sum."""
+        rounded = max(self.terms - 1, 0) * (self.magnitude + arithmetic.least)
+        return self.error + _unless_exact(self.magnitude, self.exact, rounded)
 
 
 class Tracked(NDArrayOperatorsMixin):
@@ -167,12 +187,18 @@ class Tracked(NDArrayOperatorsMixin):
 
     ``value`` and ``error`` have one memory layout, so that a view of one is a view of both, and
     what is changed in place is changed in every view. ``chain`` is set on the result of a sum.
+    ``integer`` says that kernels have the numbers in an integer type.
     """
 
     __array_priority__ = 1000
 
     def __init__(
-        self, value: Any, error: Any, arithmetic: _Arithmetic, chain: _Chain | None = None
+        self,
+        value: Any,
+        error: Any,
+        arithmetic: _Arithmetic,
+        chain: _Chain | None = None,
+        integer: bool = False,
     ) -> None:
         self.value: Floats = np.asarray(value, dtype=np.float64)
         self.error: Floats = np.zeros_like(self.value)
@@ -181,6 +207,7 @@ class Tracked(NDArrayOperatorsMixin):
             self.error[...] = np.where(np.isfinite(self.value), error, 0.0)
         self.arithmetic = arithmetic
         self.chain = chain
+        self.integer = integer
         self._viewed = False
 
     @classmethod
@@ -188,9 +215,19 @@ class Tracked(NDArrayOperatorsMixin):
         """A copy of numbers that a kernel has without error."""
         return cls(np.array(value, dtype=np.float64), 0.0, arithmetic)
 
+    def floating(self) -> Tracked:
+        """The numbers converted to the floating type, where they are integers: rounded once."""
+        if not self.integer:
+            return self
+        rounded = np.abs(self.value) + self.reach > 1 / self.arithmetic.roundoff
+        error = self.error + np.where(rounded, np.abs(self.value), 0.0)
+        return Tracked(self.value, error, self.arithmetic)
+
     def _constant(self, value: Any) -> Tracked:
         """A constant of the formula: one roundoff where the type does not hold it exactly."""
         numbers = np.asarray(value, dtype=np.float64)
+        if _is_integer(value):
+            return Tracked(numbers, 0.0, self.arithmetic, integer=True)
         error = np.where(self.arithmetic.holds(numbers), 0.0, np.abs(numbers))
         return Tracked(numbers, error, self.arithmetic)
 
@@ -248,6 +285,7 @@ class Tracked(NDArrayOperatorsMixin):
         keys = key if isinstance(key, tuple) else (key,)
         keys = tuple(k.value != 0 if isinstance(k, Tracked) else k for k in keys)
         other = self._join(value)
+        other = other if self.integer else other.floating()
         self.value[keys], self.error[keys] = other.value, other.error
         self.chain = None
 
@@ -259,6 +297,7 @@ class Tracked(NDArrayOperatorsMixin):
         result = Tracked.__new__(Tracked)
         result.value, result.error = np.asarray(value), np.asarray(error)
         result.arithmetic = self.arithmetic
+        result.integer = self.integer
         result.chain = self.chain = None
         result._viewed = self._viewed = True
         return result
@@ -276,10 +315,13 @@ class Tracked(NDArrayOperatorsMixin):
         """A narrower float rounds once more, differently where the number has an error already."""
         numpy = np.dtype(dtype)
         if numpy.kind in "iu":
-            return self._join(np.trunc(self))
+            whole = self._join(np.trunc(self))
+            return Tracked(whole.value, whole.error, self.arithmetic, integer=True)
         if numpy == np.bool_:
             return self._join(self._compare(np.not_equal, self, self._constant(0.0)))
         roundoff = float(ml_dtypes.finfo(numpy).eps) / 2  # type: ignore[no-untyped-call]
+        if self.integer:
+            return self.floating().astype(dtype)
         if roundoff <= np.finfo(np.float64).eps:
             return self
         value = self.value.astype(numpy).astype(np.float64)
@@ -333,6 +375,9 @@ class Tracked(NDArrayOperatorsMixin):
         rule = _RULES.get(ufunc.__name__)
         if rule is None:
             raise _NotFollowedError(f"np.{ufunc.__name__}")
+        integer = ufunc.__name__ in _INTEGER_RULES and all(x.integer for x in operands)
+        if not integer:
+            operands = [x.floating() for x in operands]
         result = ufunc(*(x.value for x in operands))
         chain = None
         if ufunc in (np.add, np.subtract):
@@ -345,7 +390,7 @@ class Tracked(NDArrayOperatorsMixin):
         else:
             error = rule(result, *(x.any_order() if ufunc is np.divide else x for x in operands))
             error = np.maximum(error, self._overflow(ufunc, result, operands))
-        return Tracked(result, error, self.arithmetic, chain)
+        return Tracked(result, error, self.arithmetic, chain, integer)
 
     def any_order(self) -> Tracked:
         """A sum with the error of a kernel that divides on the way, as a running mean does.
@@ -355,8 +400,8 @@ class Tracked(NDArrayOperatorsMixin):
         """
         if self.chain is None:
             return self
-        error = replace(self.chain, whole=False).total(self.arithmetic)
-        steps = max(self.chain.terms - 1, 0) ** 2 * self.arithmetic.smallest_normal
+        error = replace(self.chain, exact=0.0).total(self.arithmetic)
+        steps = max(self.chain.terms - 1, 0) ** 2 * self.arithmetic.least
         return Tracked(self.value, error + steps, self.arithmetic)
 
     def _overflow(self, ufunc: np.ufunc, result: Floats, operands: Sequence[Tracked]) -> Floats:
@@ -410,11 +455,30 @@ class Tracked(NDArrayOperatorsMixin):
                 return [pick(self._join(x), part) for x in argument]
             return argument
 
+        if not all(map(_integers, args)):
+            args = [_floating(a) for a in args]
         value = function(*(pick(a, "value") for a in args), **kwargs)
         error = function(*(pick(a, "error") for a in args), **kwargs)
         if isinstance(value, list | tuple):
             return [self._view(v, e) for v, e in zip(value, error, strict=True)]
         return self._view(value, error)
+
+
+def _integers(argument: Any) -> bool:
+    """Whether the numbers in an argument, if there are any, are in an integer type."""
+    if isinstance(argument, list | tuple) and any(isinstance(x, Tracked) for x in argument):
+        return all(_integers(x) if isinstance(x, Tracked) else _is_integer(x) for x in argument)
+    return argument.integer if isinstance(argument, Tracked) else True
+
+
+def _is_integer(value: Any) -> bool:
+    return np.asarray(value).dtype.kind in "iu"
+
+
+def _floating(argument: Any) -> Any:
+    if isinstance(argument, list | tuple):
+        return [_floating(x) for x in argument]
+    return argument.floating() if isinstance(argument, Tracked) else argument
 
 
 def _options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -439,6 +503,8 @@ def _rounding(r: Floats, *operands: Tracked) -> Floats:
     So whole numbers within the mantissa must come out exactly.
     """
     arithmetic = operands[0].arithmetic
+    if all(x.integer for x in operands):
+        return _unless_exact(np.abs(r), INTEGER_LIMIT, r)
     if arithmetic.in_oracle:
         fits = arithmetic.holds(r)
     else:  # float64 cannot tell its own rounding, but whole numbers below 2^53 have none
@@ -447,20 +513,45 @@ def _rounding(r: Floats, *operands: Tracked) -> Floats:
             fits = fits & (x.value == np.rint(x.value))
     for x in operands:
         fits = fits & (x.error == 0)
-    return np.where(fits, 0.0, arithmetic.rounding(r))
+    flushed = arithmetic.flushed(r) / arithmetic.roundoff
+    return np.where(fits, flushed, arithmetic.rounding(r))
+
+
+def _operand(array: NDArray[Any], arithmetic: _Arithmetic) -> Tracked:
+    """An input: exact, but for what is flushed."""
+    numbers = Tracked.exact(array, arithmetic)
+    numbers.error += arithmetic.flushed(numbers.value) / arithmetic.roundoff
+    numbers.integer = _is_integer(array)
+    return numbers
 
 
 def _chain(operands: Sequence[Tracked]) -> _Chain:
     """The chain of a sum: the numbers added up, where these are sums themselves."""
-    terms, whole = 0, True
+    terms, exact = 0, np.inf
     magnitude = error = np.zeros(())
     for x in operands:
         own = x.chain or _Chain(
-            int(bool(x.value.any() or x.error.any())), np.abs(x.value), x.error, _whole(x)
+            int(bool(x.value.any() or x.error.any())), np.abs(x.value), x.error, _exact_to(x)
         )
-        terms, whole = terms + own.terms, whole and own.whole
+        terms, exact = terms + own.terms, min(exact, own.exact)
         magnitude, error = magnitude + own.magnitude, error + own.error
-    return _Chain(terms, magnitude, error, whole)
+    return _Chain(terms, magnitude, error, exact)
+
+
+def _exact_to(*operands: Tracked) -> float:
+    """The magnitude up to which sums of these, or of their products, are not rounded."""
+    if all(x.integer for x in operands):
+        return INTEGER_LIMIT
+    return 1 / operands[0].arithmetic.roundoff if all(map(_whole, operands)) else -1.0
+
+
+def _unless_exact(magnitude: Floats, exact: float, rounded: Floats) -> Floats:
+    """No error up to the magnitude ``exact``, and ``rounded`` beyond.
+
+    What passes int32 may become anything.
+    """
+    beyond = np.inf if exact == INTEGER_LIMIT else rounded
+    return np.where(magnitude <= exact, 0.0, beyond)
 
 
 def _whole(x: Tracked) -> bool:
@@ -469,11 +560,8 @@ def _whole(x: Tracked) -> bool:
 
 def _accumulated(depth: Any, magnitude: Floats, *operands: Tracked) -> Floats:
     """``depth`` roundings of a sum of this magnitude: none for whole numbers in the mantissa."""
-    arithmetic = operands[0].arithmetic
-    error = np.asarray(depth * (magnitude + arithmetic.smallest_normal))
-    if all(_whole(x) for x in operands):
-        error = np.where(magnitude <= 1 / arithmetic.roundoff, 0.0, error)
-    return error
+    error = np.asarray(depth * (magnitude + operands[0].arithmetic.least))
+    return _unless_exact(magnitude, _exact_to(*operands), error)
 
 
 def _product(r: Floats, a: Tracked, b: Tracked) -> Floats:
@@ -500,7 +588,11 @@ def _sum(r: Floats, a: Tracked, b: Tracked) -> Floats:
 
 
 def _either(r: Floats, a: Tracked, b: Tracked) -> Floats:
-    return np.maximum(a.error, b.error)
+    # The other number matters as far as its error carries it past the one that is the result.
+    apart = np.abs(a.value - b.value) / a.arithmetic.roundoff
+    first = a.value == r
+    own, other = np.where(first, a.error, b.error), np.where(first, b.error, a.error)
+    return np.fmax(own, other - apart)
 
 
 def _same(r: Floats, a: Tracked) -> Floats:
@@ -539,15 +631,14 @@ def _products(a: Tracked, b: Tracked) -> _Chain:
     """The chain of a matrix product: each term is a product, rounded once."""
     left, right = np.abs(a.value), np.abs(b.value)
     magnitude = left @ right
-    whole = _whole(a) and _whole(b)
-    error = magnitude + a.shape[-1] * a.arithmetic.smallest_normal
-    if whole:
-        error = np.where(magnitude <= 1 / a.arithmetic.roundoff, 0.0, error)
+    exact = _exact_to(a, b)
+    error = magnitude + a.shape[-1] * a.arithmetic.least
+    error = _unless_exact(magnitude, exact, error)
     if b.error.any():
         error = error + (left + a.reach) @ b.error
     if a.error.any():
         error = error + a.error @ right
-    return _Chain(a.shape[-1], magnitude, error, whole)
+    return _Chain(a.shape[-1], magnitude, error, exact)
 
 
 def _vecdot(r: Floats, a: Tracked, b: Tracked) -> Floats:
@@ -556,16 +647,14 @@ def _vecdot(r: Floats, a: Tracked, b: Tracked) -> Floats:
     return np.asarray(np.sum(terms, axis=-1) + _accumulated(a.shape[-1], magnitude, a, b))
 
 
-def _step(at: float) -> Callable[[Floats, Tracked], Floats]:
-    """The rule of rounding to integers with the steps ``at`` this distance above them.
-
-    It is exact, unless the argument's error may carry it over a step.
-    """
+def _step(function: Callable[[Floats], Floats]) -> Callable[[Floats, Tracked], Floats]:
+    """The rule of rounding to integers: exact, but where the argument's error crosses steps."""
 
     def rule(r: Floats, a: Tracked) -> Floats:
-        gap = np.abs(a.value - at - np.rint(a.value - at))
-        carried = (a.error > 0) & (gap <= a.reach)
-        return np.where(carried, a.error + 1 / a.arithmetic.roundoff, 0.0)
+        # At least to the next number, where float64 cannot tell the reach.
+        reach = np.maximum(a.reach, np.spacing(np.abs(a.value)))
+        moved = np.maximum(function(a.value + reach) - r, r - function(a.value - reach))
+        return np.where(a.error > 0, moved / a.arithmetic.roundoff, 0.0)
 
     return rule
 
@@ -641,11 +730,17 @@ _RULES: dict[str, Callable[..., Floats]] = {
     "erf": _function(lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
     "erfc": _function(lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x)),
     "expit": _function(lambda x: 1 / (4 * np.cosh(x / 2) ** 2)),
-    "floor": _step(0.0),
-    "ceil": _step(0.0),
-    "trunc": _step(0.0),
-    "rint": _step(0.5),
+    "floor": _step(np.floor),
+    "ceil": _step(np.ceil),
+    "trunc": _step(np.trunc),
+    "rint": _step(np.rint),
 }
+
+# What gives integers of integers.
+_INTEGER_RULES = frozenset(
+    "add subtract multiply square negative positive absolute sign maximum minimum matmul vecdot"
+    " floor ceil trunc rint".split()
+)
 
 _COMPARISONS = frozenset("equal not_equal less less_equal greater greater_equal".split())
 _LOGICAL = frozenset(
@@ -670,8 +765,8 @@ def _reduce_sum(
     # Partial sums may overflow in one order and not in another.
     either = (magnitude > a.arithmetic.largest) & (np.abs(total) <= a.arithmetic.largest)
     error = np.where(either, np.inf, np.sum(a.error, **extra))
-    leaves = _Chain(_count(a, axis), magnitude, error, _whole(a))
-    sums = Tracked(total, leaves.total(a.arithmetic), a.arithmetic, leaves)
+    leaves = _Chain(_count(a, axis), magnitude, error, _exact_to(a))
+    sums = Tracked(total, leaves.total(a.arithmetic), a.arithmetic, leaves, a.integer)
     return sums if not start.value.any() else sums + start
 
 
@@ -679,7 +774,7 @@ def _reduce_extreme(function: Callable[..., Any]) -> Callable[..., Tracked]:
     def reduce(a: Tracked, axis: Any = None, keepdims: bool = False, **kwargs: Any) -> Tracked:
         value = function(a.value, axis=axis, keepdims=keepdims, **kwargs)
         error = np.max(a.error, axis=axis, keepdims=keepdims, initial=0.0)
-        return Tracked(value, error, a.arithmetic)
+        return Tracked(value, error, a.arithmetic, integer=a.integer)
 
     return reduce
 
@@ -693,7 +788,7 @@ def _reduce_product(
     magnitude = np.prod(most, **extra)
     roundings = max(_count(a, axis) - 1, 0)
     error = magnitude * np.sum(relative, **extra) + _accumulated(roundings, magnitude, a)
-    return Tracked(np.prod(a.value, **extra), error, a.arithmetic)
+    return Tracked(np.prod(a.value, **extra), error, a.arithmetic, integer=a.integer)
 
 
 _REDUCTIONS: dict[np.ufunc, Callable[..., Tracked]] = {
@@ -729,13 +824,16 @@ def _where(condition: Any, *branches: Any) -> Any:
         raise _NotFollowedError("np.where with one argument")
     some = next(x for x in (*branches, condition) if isinstance(x, Tracked))
     a, b = (some._join(x) for x in branches)
+    integer = a.integer and b.integer
+    if not integer:
+        a, b = a.floating(), b.floating()
     either: Any = False
     if isinstance(condition, Tracked):
         condition, either = condition.value != 0, condition.error > 0
     error = np.where(condition, a.error, b.error)
     apart = np.abs(a.value - b.value) / some.arithmetic.roundoff
     error = np.where(either, np.maximum(a.error, b.error) + apart, error)
-    return Tracked(np.where(condition, a.value, b.value), error, some.arithmetic)
+    return Tracked(np.where(condition, a.value, b.value), error, some.arithmetic, integer=integer)
 
 
 def _select(conditions: Any, choices: Any, default: Any = 0) -> Any:
@@ -757,12 +855,15 @@ def _cumulative(a: Tracked, axis: Any = None) -> Tracked:
     before = np.cumsum(np.ones(a.shape), axis=axis) - 1
     magnitude = np.cumsum(np.abs(a.value), axis=axis)
     error = np.cumsum(a.error, axis=axis) + _accumulated(before, magnitude, a)
-    return Tracked(np.cumsum(a.value, axis=axis), error, a.arithmetic)
+    return Tracked(np.cumsum(a.value, axis=axis), error, a.arithmetic, integer=a.integer)
 
 
 def _einsum(subscripts: str, *operands: Any) -> Any:
     some = next(x for x in operands if isinstance(x, Tracked))
     tracked = [some._join(x) for x in operands]
+    integer = all(x.integer for x in tracked)
+    if not integer:
+        tracked = [x.floating() for x in tracked]
     most = [np.abs(x.value) + x.reach for x in tracked]
     # Of each element: the products of its terms, and their sum.
     terms = np.einsum(subscripts, *(np.ones(x.shape) for x in tracked))
@@ -772,7 +873,8 @@ def _einsum(subscripts: str, *operands: Any) -> Any:
         if operand.error.any():
             parts = [*most[:index], operand.error, *most[index + 1 :]]
             error = error + np.einsum(subscripts, *parts)
-    return Tracked(np.einsum(subscripts, *(x.value for x in tracked)), error, some.arithmetic)
+    value = np.einsum(subscripts, *(x.value for x in tracked))
+    return Tracked(value, error, some.arithmetic, integer=integer)
 
 
 def _dot(a: Any, b: Any) -> Any:
@@ -795,9 +897,12 @@ def _pad(a: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 
 
 
 def _like(make: Callable[..., Any]) -> Callable[..., Tracked]:
-    return lambda a, *args, shape=None: a._constant(
-        make(a.shape if shape is None else shape, *args)
-    )
+    def like(a: Tracked, *args: Any, shape: Any = None) -> Tracked:
+        made = a._constant(make(a.shape if shape is None else shape, *args))
+        made.integer = a.integer
+        return made
+
+    return like
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {

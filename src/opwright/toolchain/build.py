@@ -352,6 +352,11 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
     said = _clean(output, work)
     if process.returncode == 0:
         return said
+    if "No space left on device" in said:
+        raise MachineError(
+            f"{what}: the disk is full: free some space in {cache_dir()} or in the folder for "
+            f"temporary files (TMPDIR), or set OPWRIGHT_HOME to another disk\n{said}"
+        )
     if undefined := _undefined(said):
         raise MissingSymbolError(
             undefined[0], f"{what}: nothing defines {', '.join(dict.fromkeys(undefined))}", said

@@ -13,9 +13,9 @@ import torch
 
 from opwright.bench.stats import summary
 from opwright.spec.cases import Case, make_inputs, matrix
-from opwright.spec.dtypes import DTYPES, DType
+from opwright.spec.dtypes import DTYPES, DType, short_dtypes
 from opwright.spec.errors import UsageError
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.torch.elements import TORCH_DTYPES, as_numpy, as_tensor
 from opwright.torch.registration import contraction, packet
 from opwright.verify.compare import judge
@@ -136,7 +136,7 @@ def dispatch_cost(operator: OperatorSpec) -> tuple[float, float]:
     """Processor time, in us, of a call of ``operator`` on one element and of ``torch.tanh``."""
     call = packet(operator)
     inputs = [as_tensor(a) for a in _arrays(operator, operator.signature.choices()[0], 1)]
-    given = [s.type(1) for s in operator.signature.scalars if s.default is None]
+    given = list(operator.signature.usual_attributes.values())
     one = torch.ones(1)
     times: dict[str, list[float]] = {"own": [], "torch": []}
     with torch.no_grad():
@@ -152,8 +152,7 @@ def dispatch_cost(operator: OperatorSpec) -> tuple[float, float]:
 
 
 def _attributes(spec: OperatorSpec, dtypes: Mapping[str, DType]) -> dict[str, Any]:
-    needed = {s.name: s.type(1) for s in spec.signature.scalars if s.default is None}
-    return dict(spec.signature.settle_scalars(needed, dtypes))
+    return spec.signature.settle_scalars(spec.signature.usual_attributes, dtypes)
 
 
 def _arrays(spec: OperatorSpec, dtypes: Mapping[str, DType], size: int = 0) -> list[Any]:

@@ -114,8 +114,7 @@ class Gradients:
                 torch.full(shape, 0.5 if is_float else 1, dtype=torch.float64 if is_float else None)
                 for shape, is_float in zip(shapes, floats, strict=True)
             ]
-            given = {s.name: s.type(1) for s in signature.scalars if s.default is None}
-            attributes = signature.settle_scalars(given, dtypes)
+            attributes = signature.settle_scalars(signature.usual_attributes, dtypes)
             output = torch.ones(signature.shape(signature.output, sizes, leading)).double()
             self._derived(output, inputs, attributes, [name])
         except NotFollowedError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,8 @@ from opwright.dispatch.choose import choose
 from opwright.dispatch.operands import check_output
 from opwright.spec.errors import MachineError
 from opwright.spec.operator import OperatorSpec
+from opwright.spec.signature import ScalarParam
+from opwright.spec.strides import kernel_strides
 from opwright.torch.elements import as_numpy, output_like, settle
 
 # Calls differ in sizes and attributes; one plan each is kept for this many, then all are dropped.
@@ -25,6 +27,9 @@ MAX_PLANS = 4096
 ONE_THREAD = 32768
 
 
+_Strides = tuple[tuple[int, ...], ...]  # in elements, of each input
+
+
 class _Plan(NamedTuple):
     """What depends only on dtypes, sizes and attributes of a call."""
 
@@ -33,6 +38,9 @@ class _Plan(NamedTuple):
     dtype: torch.dtype
     threads: int
     strides_of_first: tuple[int, ...] | None
+    # Of a row that is told strides: what it is run by, for those of all inputs; None for what has
+    # to be copied first.
+    strided: Callable[[_Strides], Callable[..., None] | None] | None
 
 
 @cache
@@ -54,6 +62,15 @@ def team_of_torch() -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+def _packer(scalars: Sequence[ScalarParam]) -> Callable[..., bytes]:
+    """A function from attributes to bytes that tell them apart."""
+    letters = {float: "d", int: "q", bool: "?", str: "64s"}
+    pack = struct.Struct("".join(letters[s.type] for s in scalars)).pack
+    if not any(s.words for s in scalars):
+        return pack
+    return lambda *given: pack(*(x.encode() if isinstance(x, str) else x for x in given))
+
+
 class Kernels:
     """The kernels of one operator, called as its formula is, with tensors of the host."""
 
@@ -63,8 +80,7 @@ class Kernels:
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._inputs = len(spec.signature.inputs)
         # Attributes as bytes tell -0.0 from 0.0 and know NaN again, which equality does not.
-        letters = {float: "d", int: "q", bool: "?"}
-        self._pack = struct.Struct("".join(letters[s.type] for s in spec.signature.scalars)).pack
+        self._pack = _packer(spec.signature.scalars)
         self._defaults = tuple(s.default for s in spec.signature.scalars)
 
     def call(self) -> Callable[..., torch.Tensor]:
@@ -127,11 +143,17 @@ class Kernels:
 
     def _run(self, plan: _Plan, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         # The list keeps copies alive until the kernel has finished.
-        operands = [x if x.is_contiguous() else x.contiguous() for x in inputs]
+        operands, run = inputs, plan.run
+        if not all(x.is_contiguous() for x in inputs):
+            as_they_lie = plan.strided and plan.strided(tuple(x.stride() for x in inputs))
+            if as_they_lie:
+                run = as_they_lie
+            else:
+                operands = [x.contiguous() for x in inputs]
         threads = plan.threads
         if threads > 1:
             threads = min(threads, torch.get_num_threads())
-        plan.run(threads, self._team, *[x.data_ptr() for x in operands], out.data_ptr())
+        run(threads, self._team, *[x.data_ptr() for x in operands], out.data_ptr())
 
     def _plan(self, inputs: Sequence[torch.Tensor], given: tuple[Any, ...]) -> _Plan:
         attributes = given + self._defaults[len(given) :]
@@ -156,11 +178,29 @@ class Kernels:
                 f"{self.spec.name}/{choice.kernel} does not run on the host's memory, where these "
                 "tensors are"
             )
-        run = choice.run_at((*dims.values(), *scalars.values()))
+        run_at, params = choice.run_at, signature.inputs
+
+        @lru_cache(MAX_PLANS)
+        def strided(strides: _Strides) -> Callable[..., None] | None:
+            told = [
+                kernel_strides(p, x, s) for p, x, s in zip(params, shapes, strides, strict=True)
+            ]
+            if None in told:
+                return None
+            each = [stride for found in told if found for stride in found]
+            return run_at(signature.values(dims, scalars, each))
+
+        shapes = [tuple(x.shape) for x in inputs]
+        if choice.row.strided:
+            run = strided(tuple(torch.empty(s, device="meta").stride() for s in shapes))
+            assert run is not None  # row-major order has strides
+        else:
+            run = run_at(signature.values(dims, scalars))
         shape, dtype = output_like(self.spec, dtypes, dims, leading)
         first = inputs[0]
         same = dtype is first.dtype and shape == first.shape
-        strides = torch.empty(shape, device="meta").stride() if same else None
+        same_strides = torch.empty(shape, device="meta").stride() if same else None
         work = self.spec.flops(dims) + self.spec.bytes_moved(dims, leading, dtypes)
         threads = choice.threads if work > ONE_THREAD else 1
-        return _Plan(run, shape, dtype, threads, strides)
+        own = strided if choice.row.strided else None
+        return _Plan(run, shape, dtype, threads, same_strides, own)

@@ -78,7 +78,7 @@ def packet(operator: OperatorSpec) -> Any:
 def schema(spec: OperatorSpec) -> str:
     """The arguments in torch's schema language, from the declaration: ``Tensor x, float t=0.5``."""
     words = [f"Tensor {p.name}" for p in spec.signature.inputs]
-    kinds = {float: "float", int: "int", bool: "bool"}
+    kinds = {float: "float", int: "int", bool: "bool", str: "str"}
     for scalar in spec.signature.scalars:
         default = "" if scalar.default is None else f"={scalar.default!r}"
         words.append(f"{kinds[scalar.type]} {scalar.name}{default}")

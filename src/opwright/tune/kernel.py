@@ -20,10 +20,10 @@ from opwright.history.records import Configuration, Times
 from opwright.history.store import History
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case, check_memory
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, OpwrightError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.tune.search import Failure, Found, Helpers, Search, Trial, text
 from opwright.tune.strategies import STRATEGIES, Params
 from opwright.verify.engine import LIMITED, quick_cases
@@ -158,7 +158,7 @@ class Laboratory:
         self._own: Prepared | None = None
         self._opened = ExitStack()
         self._workers: Workers | None = None
-        self._timer: tuple[Device, Buffers] | None = None
+        self._timer: tuple[Device, Buffers, list[int | float]] | None = None
         self._beside = _cores_beside(self._threads)
         self._pool = ThreadPoolExecutor(max(1, len(self._beside)), initializer=self._keep_off)
 
@@ -316,12 +316,13 @@ class Laboratory:
             device = self._opened.enter_context(self._backend.open(self._time_limit))
             own = self._own
             output = ("out", own.shape, own.output)
-            self._timer = device, device.upload(own.inputs, output, "aligned")
-        device, buffers = self._timer
+            inputs, values = own.operands(self.kernel)
+            self._timer = device, device.upload(inputs, output, "aligned"), values
+        device, buffers, values = self._timer
         taken = device.clock(
             self._artifacts[configuration],
             buffers,
-            self._own.values,
+            values,
             self.setup.threads,
             self.setup.cache,
             1,

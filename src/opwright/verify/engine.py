@@ -11,10 +11,10 @@ from opwright.backends.base import Artifact, Backend
 from opwright.backends.registry import backend_for, backend_named
 from opwright.report.findings import Finding, merge
 from opwright.spec.cases import Case, check_memory, matrix
-from opwright.spec.dtypes import DType
+from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
 from opwright.verify.compare import Errors, RangeError, ranges
 from opwright.verify.launch import Checked, Problem, Workers, run_case

@@ -111,6 +111,7 @@ def run_case(
     ``threads`` fixes their number; ``number`` counts the cases, so that thread counts vary;
     ``watch`` looks at the output once more after the kernel has returned.
     """
+    inputs, values = prepared.operands(kernel)
     uploaded: dict[tuple[int, Placement], Buffers] = {}
     first: tuple[Verdict, Array] | None = None
     repeated: list[Array] = []
@@ -119,12 +120,12 @@ def run_case(
             key = (id(launch.device), launch.placement)
             if key not in uploaded:
                 uploaded[key] = launch.device.upload(
-                    prepared.inputs, ("out", prepared.shape, prepared.output), launch.placement
+                    inputs, ("out", prepared.shape, prepared.output), launch.placement
                 )
             launch.device.launch(
                 artifact,
                 uploaded[key],
-                prepared.values,
+                values,
                 launch.threads,
                 launch.poison,
                 launch.watch_ms,
@@ -139,9 +140,7 @@ def run_case(
                 if untouched.any():
                     # A byte may be the right kind of wrong by chance, over two poisons hardly.
                     other = POISON[launch.poison == POISON[0]]
-                    launch.device.launch(
-                        artifact, uploaded[key], prepared.values, launch.threads, other
-                    )
+                    launch.device.launch(artifact, uploaded[key], values, launch.threads, other)
                     again = launch.device.synchronize().output
                     untouched &= again is not None and _holds(again, other)
                 problem = _wrong(verdict, untouched, outcome.output.shape, launch.threads)

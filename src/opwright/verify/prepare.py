@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from opwright.backends.operands import contiguous
+from opwright.backends.operands import contiguous, operands_for
 from opwright.spec.cases import Case, make_inputs
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import DeclarationError, OpwrightError
+from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec, evaluate
-from opwright.spec.signature import Array
+from opwright.spec.signature import Array, Signature
 from opwright.spec.tolerance import Bound, Tolerance, declared_bound, derived_bound
 from opwright.verify.compare import Expected, Verdict, expect, judge
 from opwright.verify.witness import witness
@@ -28,25 +29,36 @@ _OVERFLOWING = ("huge", "overflow", "extremes", "special", "offset")
 class Prepared:
     """A case with everything that all its kernels share.
 
+    ``views`` are the inputs as the case lays them out, ``inputs`` the same without gaps.
     ``held`` is the last output that was judged to hold, with its verdict: kernels that differ in
     their tunables alone, and one kernel's launches, mostly give the very same.
     """
 
     case: Case
+    signature: Signature
+    views: list[Array]
     inputs: list[tuple[str, Array]]
     expected: Expected
-    values: list[int | float]
     output: DType
     shape: tuple[int, ...]
     witness: str
     witness_error: float
     held: list[tuple[Array, Verdict]] = field(default_factory=list, compare=False)
 
+    def operands(self, kernel: Kernel) -> tuple[list[tuple[str, Array]], list[int | float]]:
+        """The named inputs as ``kernel`` takes them, and the values that it is called with."""
+        if not kernel.strided:
+            return self.inputs, self.signature.values(self.case.dims, self.case.attributes)
+        arrays, strides = operands_for(self.signature, kernel, self.views)
+        named = [(name, a) for (name, _), a in zip(self.inputs, arrays, strict=True)]
+        return named, self.signature.values(self.case.dims, self.case.attributes, strides)
+
 
 def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Prepared:
     """Inputs, oracle, bound and witness of ``case``; raises ``MachineError`` if too large here."""
     signature = spec.signature
-    arrays = [contiguous(a) for a in make_inputs(spec, case)]
+    views = make_inputs(spec, case)
+    arrays = [contiguous(a) for a in views]
     shape = signature.shape(signature.output, case.dims, case.leading)
     output = signature.dtype(signature.output, case.dtypes)
     reference = _oracle(spec, case, arrays, shape)
@@ -69,9 +81,10 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
         error = judge(found, expected, output).errors.max_abs
     return Prepared(
         case=case,
+        signature=signature,
+        views=views,
         inputs=[(p.name, a) for p, a in zip(signature.inputs, arrays, strict=True)],
         expected=expected,
-        values=[*case.dims.values(), *case.attributes.values()],
         output=output,
         shape=shape,
         witness=name,
@@ -113,14 +126,17 @@ def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference:
     """The tolerance of ``case``: as declared, else derived from the formula."""
     output = spec.signature.dtype(spec.signature.output, case.dtypes)
     compute = spec.signature.compute(case.dtypes)
-    exact = [a.astype(np.float64) for a in arrays]
     numbers = reference.astype(np.float64)
     own = spec.tolerance
     with declared(spec, "the tolerance", case), np.errstate(all="ignore"):
         if own == Tolerance():
-            return derived_bound(spec.formula, exact, case.attributes, numbers, output, compute)
+            flushes = spec.flushes(case.dtypes)
+            return derived_bound(
+                spec.formula, arrays, case.attributes, numbers, output, compute, flushes
+            )
         terms = np.abs(numbers)
         if own.terms is not None:
+            exact = (a.astype(np.float64) for a in arrays)
             terms = np.broadcast_to(own.terms(*exact, **case.attributes), numbers.shape)
         depth = evaluate(own.depth or str(int(own.terms is not None)), case.dims)
         return declared_bound(terms, depth, own.ulps, numbers, output, compute)
@@ -135,7 +151,8 @@ def _open(
     on the order of a sum, which is the kernel's own: there the bound is infinite.
     """
     compute = spec.signature.compute(case.dtypes)
-    if compute.kind == "int" or case.values not in _OVERFLOWING:
+    may_divide_by_zero = case.values == "subnormal" and spec.flushes(case.dtypes)
+    if compute.kind == "int" or not (case.values in _OVERFLOWING or may_divide_by_zero):
         return np.zeros(reference.shape, dtype=bool)
     with declared(spec, "the formula", case), np.errstate(all="ignore"):
         narrow = np.asarray(

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping
 
 from opwright.spec.cases import Case
-from opwright.spec.dtypes import DType
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.dtypes import DType, short_dtypes
+from opwright.spec.operator import OperatorSpec
 
 
 def verify_command(

@@ -8,8 +8,8 @@ import numpy as np
 
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case
-from opwright.spec.dtypes import DType
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.dtypes import DType, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
 from opwright.verify.compare import judge
 from opwright.verify.prepare import Prepared, declared, prepare

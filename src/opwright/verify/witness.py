@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +46,14 @@ def witness(
 ) -> Witness:
     """torch's operator where it is declared and installed, else the formula in NumPy."""
     if spec.torch is not None and torch_installed():
-        return _torch_witness(spec, inputs, attributes)
+        if any(a.dtype.kind not in "iu" for a in inputs):
+            return _torch_witness(spec, inputs, attributes)
+        # torch may refuse integers, or mixtures of them, and wrap sums round in the short type.
+        with contextlib.suppress(RuntimeError, TypeError):
+            found = _torch_witness(spec, inputs, attributes)
+            found.run()
+            if found.result().dtype.kind == "f" or found.result().dtype == output.numpy:
+                return found
     return numpy_witness(spec, inputs, attributes, output)
 
 
@@ -53,6 +61,9 @@ def numpy_witness(
     spec: OperatorSpec, inputs: Sequence[Array], attributes: Mapping[str, Scalar], output: DType
 ) -> Witness:
     """The formula in NumPy, in the inputs' own element types."""
+    # Sums of short integers are made in int32, as whoever calls NumPy has to see to.
+    short = all(a.dtype.kind in "iu" for a in inputs)
+    inputs = [a.astype(np.int32) if short and a.itemsize < 4 else a for a in inputs]
     views = [a.view() for a in inputs]
     for view in views:
         view.flags.writeable = False

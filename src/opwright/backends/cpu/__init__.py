@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from opwright.backends.base import Array, Artifact, Backend, Ceiling, Probe
+from opwright.backends.base import Array, Artifact, Backend, Ceiling, FastCalls, Probe
 from opwright.backends.cpu.device import CpuDevice
 from opwright.backends.cpu.probe import memory_available, missing_isa, probe_cpu
 from opwright.spec.dtypes import DType
@@ -67,6 +67,12 @@ class CpuBackend(Backend):
         from opwright.backends.cpu.inprocess import bind
 
         return bind(artifact)
+
+    def fast_calls(self) -> FastCalls | None:
+        """See ``Backend.fast_calls``; None for interpreters other than CPython with its lock."""
+        from opwright.backends.cpu.fastcall import fast_calls
+
+        return fast_calls()
 
     def bind_addresses(
         self, artifact: Artifact

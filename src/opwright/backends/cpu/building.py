@@ -48,7 +48,7 @@ def build_kernel(
         built = build(
             compiler,
             source=kernel.path,
-            prelude=signature.c_prelude(dtypes),
+            prelude=signature.c_prelude(dtypes, kernel),
             flags=("-pthread", *flags),
             # The kernel's own functions, where another library has one of the same name.
             link=("-Wl,-Bsymbolic",),
@@ -90,7 +90,7 @@ def _other_signature(
     types = ", ".join(f"{variable}={dtype.name}" for variable, dtype in dtypes.items())
     return MissingFunctionError(
         f"{kernel.path} {said}; Opwright calls{f' (here with {types})' if types else ''}\n"
-        f'    extern "C" {signature.c_prototype()};',
+        f'    extern "C" {signature.c_prototype(kernel=kernel)};',
         error.diagnostics,
         error.line,
     )

@@ -59,8 +59,24 @@ def _shared_memory(name: str, size: int) -> int:
     return fd
 
 
-def _write(fd: int, array: Array, offset: int) -> None:
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def _span(name: str, array: Array) -> int:
+    """Bytes from the first element of ``array`` to the end of its last."""
+    if array.size == 0:
+        return 0
+    reaches = [s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True)]
+    if min(reaches, default=0) < 0:
+        raise UsageError(f"{name} has negative strides {array.strides}: operands have none")
+    return int(array.itemsize + sum(reaches))
+
+
+def _write(fd: int, array: Array, span: int, offset: int) -> None:
+    """Write ``span`` bytes, first element to end of last, with poison in the gaps."""
+    if not array.flags.c_contiguous:
+        # Floats that are NaN, integers that are no small number: what a kernel makes of it shows.
+        memory = np.full(span, 0xA5 if array.dtype.kind in "iu" else 0xFF, np.uint8)
+        np.ndarray(array.shape, array.dtype, memory.data, strides=array.strides)[...] = array
+        array = memory
+    data = array.reshape(-1).view(np.uint8).data
     while data:
         written = os.pwrite(fd, data, offset)
         data, offset = data[written:], offset + written
@@ -87,7 +103,8 @@ class CpuBuffers(Buffers):
         self.names = [*(name for name, _ in inputs), output[0]]
         name, self._shape, self._dtype = output
         nbytes = int(np.prod(self._shape, dtype=np.int64)) * self._dtype.bytes
-        self.sizes = [*(array.nbytes for _, array in inputs), nbytes]
+        spans = [_span(name, array) for name, array in inputs]
+        self.sizes = [*spans, nbytes]
         self.generation = 0  # of the worker that has them
         self.addresses: tuple[int, ...] = ()
         self._device = device
@@ -106,10 +123,11 @@ class CpuBuffers(Buffers):
             os.close(self.output_fd)
             raise
         offset = 0
-        for _, array in inputs:
-            slack = _pages(array.nbytes) - array.nbytes
-            _write(self.inputs_fd, array, offset + (slack if placement == "end" else 0))
-            offset += _pages(array.nbytes)
+        for (_, array), span in zip(inputs, spans, strict=True):
+            if span:
+                slack = _pages(span) - span
+                _write(self.inputs_fd, array, span, offset + (slack if placement == "end" else 0))
+            offset += _pages(span)
         fcntl.fcntl(self.inputs_fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_WRITE)
         # Sealed too: memory that the worker made shorter would end this process at the next look.
         fcntl.fcntl(self.output_fd, fcntl.F_ADD_SEALS, _SEALS)
@@ -401,6 +419,8 @@ class CpuDevice(Device):
                 return faults.of_signal(answer, buffers.placed(), printed)
             case Reply(kind=Kind.THROWN):
                 return faults.of_exception(answer, printed)
+            case Reply(kind=Kind.ENVIRONMENT):
+                return faults.of_environment(answer, printed)
             case Reply(kind=Kind.REFUSED):
                 return Fault("crash", f"it could not be run: {answer.text}", printed)
             case Ended():

@@ -44,6 +44,15 @@ def of_exception(reply: Reply, printed: str) -> Fault:
     return Fault("exception", f"it threw {reply.text}{_WHEN[reply.stage]}", printed)
 
 
+def of_environment(reply: Reply, printed: str) -> Fault:
+    """The fault for a kernel after which the calling thread computes otherwise than before."""
+    message = (
+        f"it returned with other floating point than it was called with: {reply.text}; what it "
+        "sets, it has to set back"
+    )
+    return Fault("changes-fp-environment", message, printed)
+
+
 def of_ending(status: int | None, printed: str) -> Fault:
     """The fault for a worker that ended without a word; ``status`` as in ``Ended``."""
     if status is None or status == -signal.SIGPIPE:

@@ -8,11 +8,14 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <cstdlib>
 #include <exception>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "environment.h"
 #include "exceptions.h"
 #include "opwright/call.h"
 #include "pool.h"
@@ -77,7 +80,12 @@ class Borrowed : public opw::Threads {
     // The team may have fewer threads than asked for (OMP_THREAD_LIMIT, or a call from within a
     // parallel region), so tasks are taken by number, not by thread.
     static void work(void* data) {
-        Job& job = *static_cast<Job*>(data);
+        const opw::host::FloatEnvironment before;
+        work_off(*static_cast<Job*>(data));
+        before.restore();
+    }
+
+    static void work_off(Job& job) {
         for (;;) {
             const std::int64_t index = job.next.fetch_add(1, std::memory_order_relaxed);
             if (index >= job.tasks) return;
@@ -117,17 +125,21 @@ const char* enter(const void* kernel, void* const* tensors, const char* values,
     const bool openmp = loaded->omp_set_num_threads && loaded->omp_get_max_threads;
     const int before = openmp ? loaded->omp_get_max_threads() : 0;
     if (openmp) loaded->omp_set_num_threads(static_cast<int>(granted.threads));
+    const opw::host::FloatEnvironment environment;  // the caller's own arithmetic goes on with it
     const char* thrown = nullptr;
     try {
         loaded->entry(&call);
     } catch (...) {
         thrown = keep(opw::host::describe_exception());
     }
+    environment.restore();
     if (openmp) loaded->omp_set_num_threads(before);
     return thrown;
 }
 
 }  // namespace
+
+#include "fastcall.h"
 
 // The kernel in the shared library at `path`; null, and the reason in `error`, where there is none.
 OPW_EXPORT const void* opw_load(const char* path, const char** error) {

@@ -32,7 +32,7 @@ def bind(
     operating system refuses it; the function raises ``OpwrightError`` with the type and message of
     a C++ exception that the kernel throws.
     """
-    runtime, handle = _loaded(artifact)
+    runtime, handle = loaded(artifact)
     invoke = runtime.opw_invoke
     packers: dict[tuple[type, ...], struct.Struct] = {}
 
@@ -58,7 +58,7 @@ def bind_addresses(
     artifact: Artifact,
 ) -> Callable[[Sequence[int | float]], Callable[..., None]]:
     """See ``Backend.bind_addresses``; raises what ``bind`` does."""
-    runtime, handle = _loaded(artifact)
+    runtime, handle = loaded(artifact)
     invoke, kernel = runtime.opw_invoke_at, handle.value
 
     def prepare(values: Sequence[int | float]) -> Callable[..., None]:
@@ -84,11 +84,12 @@ def _thrown(artifact: Artifact, text: bytes) -> OpwrightError:
     return OpwrightError(f"{artifact.kernel} threw {text.decode(errors='replace')}")
 
 
-def _loaded(artifact: Artifact) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+def loaded(artifact: Artifact) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """The runtime, and what its functions know the artifact's kernel by."""
     # Without the permission the first tile instruction would kill the caller's process.
     if artifact.isa.startswith("amx") and (refused := request_amx()):
         raise MachineError(f"{artifact.kernel} cannot run in this process: {refused}")
-    runtime = _runtime()
+    runtime = _load(runtime_path())
     reason = ctypes.c_char_p()
     kernel = runtime.opw_load(str(artifact.path).encode(), ctypes.byref(reason))
     if not kernel:
@@ -97,11 +98,11 @@ def _loaded(artifact: Artifact) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     return runtime, ctypes.c_void_p(kernel)
 
 
-def _runtime() -> ctypes.CDLL:
-    built = build(
+def runtime_path() -> Path:
+    """The compiled runtime, from the build cache."""
+    return build(
         pick_compiler(), source=FOLDER / "inprocess.cpp", flags=("-pthread",), link=("-ldl",)
-    )
-    return _load(built.path)
+    ).path
 
 
 @cache  # one pool of threads for all kernels

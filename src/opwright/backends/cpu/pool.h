@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "environment.h"
 #include "opwright/call.h"
 
 namespace opw::host {
@@ -139,7 +140,14 @@ class Pool {
         }
     }
 
+    // Tasks that leave other rounding behind, say, do not do so to the next job's.
     void work() {
+        const FloatEnvironment before;
+        work_off();
+        before.restore();
+    }
+
+    void work_off() {
         for (;;) {
             const std::int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
             if (index >= tasks_) return;

@@ -32,7 +32,8 @@ enum class Kind : std::uint32_t {
     refused = 3,   // no memory, or the library cannot be loaded: text follows
     signalled = 4,
     thrown = 5,    // text follows
-    late = 6       // `count` bytes changed, the first at `address`
+    late = 6,      // `count` bytes changed, the first at `address`
+    environment = 7  // the thread computes otherwise after it: text follows
 };
 
 enum class Stage : std::uint32_t { idle = 0, loading = 1, running = 2, watching = 3 };

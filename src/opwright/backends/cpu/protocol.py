@@ -34,6 +34,7 @@ class Kind(IntEnum):
     SIGNALLED = 4
     THROWN = 5
     LATE = 6
+    ENVIRONMENT = 7
 
 
 class Stage(IntEnum):

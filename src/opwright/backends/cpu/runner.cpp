@@ -20,6 +20,7 @@
 #include <tuple>
 #include <vector>
 
+#include "environment.h"
 #include "guard.h"
 #include "memory.h"
 #include "opwright/call.h"
@@ -102,7 +103,8 @@ class Worker {
         return libraries_.emplace(path, library).first->second;
     }
 
-    // Runs `body(call)` the way kernels are run. False when it threw, which is then reported.
+    // Runs `body(call)` the way kernels are run. False when it threw or left this thread computing
+    // otherwise than before, which is then reported.
     template <class Body>
     bool run(const Request& request, const Operands& operands, const Library& library,
              const Body& body) {
@@ -119,6 +121,7 @@ class Worker {
         }
         arm_process();
         fesetenv(FE_DFL_ENV);
+        const opw::host::FloatEnvironment before;
         line.stage = Stage::running;
         std::string thrown;
         bool returned = false;
@@ -132,6 +135,13 @@ class Worker {
         if (!returned) {
             std::fflush(nullptr);
             reply_text(Kind::thrown, thrown);
+        }
+        const opw::host::FloatEnvironment after;
+        if (returned && !(after == before)) {
+            before.restore();
+            std::fflush(nullptr);
+            reply_text(Kind::environment, before.changed(after));
+            returned = false;
         }
         line.stage = Stage::idle;
         return returned;

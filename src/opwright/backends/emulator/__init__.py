@@ -56,6 +56,8 @@ class EmulatorBackend(Backend):
         """See ``Backend.missing``."""
         if kernel.block is None or kernel.grid is None:
             return "its row gives no block= and grid= to launch it with"
+        if kernel.strided:
+            return "its row says strided=True, and this backend gives kernels no strides"
         foreign = [flag for flag in kernel.flags if not flag.startswith("-D")]
         if foreign:
             return f"its flags {' '.join(foreign)} are for another compiler than the host's"

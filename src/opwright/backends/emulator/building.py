@@ -66,6 +66,7 @@ def cuda_prelude(
                 for header in _OPTIONAL_HEADERS
             ),
             "using std::int64_t;",
+            *signature.c_constants(),
             *(f"#define {name} {value}" for name, value in {**types, **params}.items()),
             f"{cuda_prototype(signature, dtypes)};",
             "",
@@ -156,8 +157,9 @@ def build_kernel(
     before = _kept("before.cu", cuda_prelude(signature, dtypes, params))
     behind = _kept("behind.cu", _program(signature, dtypes, params))
     defines = tuple(flag.removeprefix("-D") for flag in kernel.flags)
+    sources = [before, kernel.path, behind]
     try:
-        built = compile_program([before, kernel.path, behind], defines=defines, compiler=compiler)
+        built = compile_program(sources, defines=defines, compiler=compiler, together=True)
     except MissingSymbolError as error:
         if signature.name not in error.symbols:
             raise

@@ -56,8 +56,9 @@ private:
         if (a.space == Space::local) {
             return wrong(a, "out-of-bounds", operation(a.flags, a.size) + " in the local memory of another thread");
         }
-        if (Allocation* near = variables.near(a.address)) {
-            if (in_host_data(a.address)) return beyond(a, near, "global memory");
+        if (variables.in_gap(a.address)) {
+            const Allocation* const near = variables.near(a.address);
+            return beyond(a, near, near && near->kind == Allocation::Kind::constant_variable ? "constant memory" : "global memory");
         }
         return wrong(a, "host-memory", operation(a.flags, a.size) + (in_host_data(a.address) ? " of a host variable: device code reaches only __device__, __constant__ and __managed__ ones"
                                                                                : " at an address that is no device memory (a host pointer, or one never set)"));

@@ -22,6 +22,15 @@ static void observe_fence(Scope scope) {
     for (Observer* o : observers.all) o->fence(t, scope);
 }
 
+// The compiler's atomics carry their order; a fence beside a relaxed one is what the order means.
+static void order_before(int order) {
+    if (device_thread() && order >= __ATOMIC_RELEASE) observe_fence(Scope::device);
+}
+static void order_after(int order) {
+    const bool acquires = order == __ATOMIC_CONSUME || order == __ATOMIC_ACQUIRE || order >= __ATOMIC_ACQ_REL;
+    if (device_thread() && acquires) observe_fence(Scope::device);
+}
+
 // Applies `change` to *address as one atomic step; host threads share the memory.
 template <class T, class Change>
 inline T atomically(T* address, unsigned scope, void* pc, const Change& change) {
@@ -155,32 +164,31 @@ unsigned long long warp(WarpOperation operation, unsigned mask, unsigned long lo
     return t.value;
 }
 
-static void bound_locals(Thread& t) {
-    uintptr_t low = ~uintptr_t{0}, high = 0;
-    for (size_t i = 0; i < t.locals_alive; ++i) {
-        low = std::min(low, t.locals[i]->low);
-        high = std::max(high, t.locals[i]->high);
-    }
-    t.locals_low = t.locals_alive ? low : 0;
-    t.locals_span = t.locals_alive ? high - low : 0;
-}
 void local_begins(void* array, size_t size, const char* name) {
     Thread* t = device_thread();
     if (!t || !hooks.any) return;
-    if (t->locals_alive == t->locals.size()) t->locals.push_back(new Allocation);
-    Allocation& a = *t->locals[t->locals_alive++];
+    if (t->locals_alive == t->locals.size()) t->locals.push_back(new LocalArrays);
+    LocalArrays& local = *t->locals[t->locals_alive];
+    Allocation& a = local.array;
+    local.low_before = t->locals_low;
+    local.span_before = t->locals_span;
     a.kind = Allocation::Kind::local;
     a.low = address_of(array);
     a.high = a.low + size;
     a.name = name;
     for (Observer* o : observers.all) o->local_appears(a);
-    bound_locals(*t);
+    const uintptr_t low = t->locals_alive ? std::min(t->locals_low, a.low) : a.low;
+    const uintptr_t high = t->locals_alive ? std::max(t->locals_low + t->locals_span, a.high) : a.high;
+    t->locals_low = low;
+    t->locals_span = high - low;
+    ++t->locals_alive;
 }
 void local_ends() noexcept {
     Thread* t = device_thread();
     if (!t || !t->locals_alive) return;
-    --t->locals_alive;
-    bound_locals(*t);
+    const LocalArrays& local = *t->locals[--t->locals_alive];
+    t->locals_low = local.low_before;
+    t->locals_span = local.span_before;
 }
 
 unsigned lane_index() { return here().lane; }
@@ -326,11 +334,14 @@ __nv_bfloat162 atomicAdd(__nv_bfloat162* address, __nv_bfloat162 value) {
 
 // The compiler's own atomics (std::atomic, __atomic_fetch_add) in traced code.
 #define OPW_TSAN_ATOMIC(bits, T)                                                                               \
-    OPW_API T __tsan_atomic##bits##_load(const volatile T* a, int) {                                           \
+    OPW_API T __tsan_atomic##bits##_load(const volatile T* a, int order) {                                     \
         opw::core::traced(const_cast<T*>(a), sizeof(T), opw::core::is_read | opw::core::is_atomic, OPW_CALLER); \
-        return __atomic_load_n(a, __ATOMIC_SEQ_CST);                                                           \
+        const T value = __atomic_load_n(a, __ATOMIC_SEQ_CST);                                                  \
+        opw::core::order_after(order);                                                                         \
+        return value;                                                                                          \
     }                                                                                                          \
-    OPW_API void __tsan_atomic##bits##_store(volatile T* a, T v, int) {                                        \
+    OPW_API void __tsan_atomic##bits##_store(volatile T* a, T v, int order) {                                  \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T), opw::core::is_write | opw::core::is_atomic, OPW_CALLER); \
         __atomic_store_n(a, v, __ATOMIC_SEQ_CST);                                                              \
     }                                                                                                          \
@@ -342,23 +353,31 @@ __nv_bfloat162 atomicAdd(__nv_bfloat162* address, __nv_bfloat162 value) {
     OPW_TSAN_RMW(bits, T, fetch_xor, fetch_xor)                                                                \
     OPW_TSAN_CAS(bits, T, strong)                                                                              \
     OPW_TSAN_CAS(bits, T, weak)                                                                                \
-    OPW_API T __tsan_atomic##bits##_compare_exchange_val(volatile T* a, T expected, T v, int, int) {           \
+    OPW_API T __tsan_atomic##bits##_compare_exchange_val(volatile T* a, T expected, T v, int order, int) {     \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T),                                                        \
                           opw::core::is_read | opw::core::is_write | opw::core::is_atomic, OPW_CALLER);        \
         __atomic_compare_exchange_n(a, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);               \
+        opw::core::order_after(order);                                                                         \
         return expected;                                                                                       \
     }
 #define OPW_TSAN_RMW(bits, T, name, builtin)                                                                   \
-    OPW_API T __tsan_atomic##bits##_##name(volatile T* a, T v, int) {                                          \
+    OPW_API T __tsan_atomic##bits##_##name(volatile T* a, T v, int order) {                                    \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T),                                                        \
                           opw::core::is_read | opw::core::is_write | opw::core::is_atomic, OPW_CALLER);        \
-        return __atomic_##builtin(a, v, __ATOMIC_SEQ_CST);                                                     \
+        const T value = __atomic_##builtin(a, v, __ATOMIC_SEQ_CST);                                            \
+        opw::core::order_after(order);                                                                         \
+        return value;                                                                                          \
     }
 #define OPW_TSAN_CAS(bits, T, name)                                                                            \
-    OPW_API int __tsan_atomic##bits##_compare_exchange_##name(volatile T* a, T* expected, T v, int, int) {     \
+    OPW_API int __tsan_atomic##bits##_compare_exchange_##name(volatile T* a, T* expected, T v, int order, int) { \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T),                                                        \
                           opw::core::is_read | opw::core::is_write | opw::core::is_atomic, OPW_CALLER);        \
-        return __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);         \
+        const int done = __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+        opw::core::order_after(order);                                                                         \
+        return done;                                                                                           \
     }
 extern "C" {
 OPW_TSAN_ATOMIC(8, unsigned char)

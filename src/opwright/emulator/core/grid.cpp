@@ -7,6 +7,7 @@
 namespace opw::core {
 
 thread_local Worker* current_worker = nullptr;
+bool forked = false;
 Observers observers;
 Workers& all_workers = *new Workers;
 Stacks& stacks = *new Stacks;

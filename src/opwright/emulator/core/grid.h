@@ -70,6 +70,7 @@ struct RunningLaunch {
     std::atomic<size_t> shared_used{0};
 };
 
+extern bool forked;  // this process is a child of the program's own
 extern thread_local Worker* current_worker __attribute__((tls_model("initial-exec")));
 
 struct Observers {

@@ -68,6 +68,12 @@ struct Block;
 struct Warp;
 struct Grid;
 
+// A declared local array, and the span of those declared before it.
+struct LocalArrays {
+    Allocation array;
+    uintptr_t low_before = 0, span_before = 0;
+};
+
 struct Thread {
     Block* block = nullptr;
     Warp* warp = nullptr;
@@ -92,7 +98,7 @@ struct Thread {
     uintptr_t highest_pc = 0;   // of all its events
 
     // Its declared local arrays, innermost last; the objects outlive them and are used again.
-    std::vector<Allocation*> locals;
+    std::vector<LocalArrays*> locals;
     size_t locals_alive = 0;
     uintptr_t locals_low = 0;
     uintptr_t locals_span = 0;
@@ -142,8 +148,18 @@ struct Block {
     bool faulted = false;  // a thread was stopped: what it left undone is no finding of its own
 };
 
+// Work that the host gave to a stream: it is done before all whose clock has its number.
+using Clock = std::vector<uint64_t>;
+struct Operation {
+    uint32_t stream = 0;
+    uint64_t number = 0;  // within the stream, from 1
+    bool waited = false;  // the host goes on only when it is done
+    Clock clock;          // of each stream, how much is done before this or is this
+};
+
 struct Grid {
     uint64_t number = 0;  // from 1
+    Operation operation;
     dim3 grid;
     dim3 block;
     size_t shared = 0;
@@ -195,6 +211,9 @@ public:
     // The host wrote (memset, memcpy), or copied device memory from elsewhere on the device.
     virtual void host_wrote(Allocation&, uintptr_t, size_t) {}
     virtual void device_copied(Allocation&, uintptr_t, Allocation&, uintptr_t, size_t) {}
+    // A copy or memset in a stream; of the grid only the operation and the place of the call are set.
+    virtual void copied(Allocation&, uintptr_t, size_t, unsigned, const Grid&) {}
+    virtual void host_accessed(Allocation&, uintptr_t, uint32_t, unsigned, uintptr_t) {}
     virtual void launch_begins(Grid&) {}
     virtual void launch_ends(Grid&) {}
     virtual void block_begins(Block&) {}

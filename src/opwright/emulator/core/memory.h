@@ -98,16 +98,20 @@ public:
         sorted_.clear();
         return &all_.back();
     }
-    // Also before an object's start or after its end, the nearest one within 64 bytes.
     Allocation* at(uintptr_t address) const {
         const auto after = std::upper_bound(sorted_.begin(), sorted_.end(), address,
                                             [](uintptr_t a, const Allocation* v) { return a < v->low; });
         if (after != sorted_.begin() && address < (*(after - 1))->high) return *(after - 1);
         return nullptr;
     }
+    void add_gap(uintptr_t low, uintptr_t high) { gaps_.emplace_back(low, high); }
+    bool in_gap(uintptr_t address) const {
+        for (const auto& [low, high] : gaps_) if (address >= low && address < high) return true;
+        return false;
+    }
     Allocation* near(uintptr_t address) const {
         Allocation* best = nullptr;
-        uintptr_t distance = 4096;
+        uintptr_t distance = size_t{1} << 21;  // the largest gap, and the variables beside it
         for (Allocation* v : sorted_) {
             const uintptr_t d = address < v->low ? v->low - address : address - v->high;
             if (d < distance) {
@@ -129,6 +133,7 @@ public:
 private:
     std::deque<Allocation> all_;
     std::vector<Allocation*> sorted_;
+    std::vector<std::pair<uintptr_t, uintptr_t>> gaps_;
 };
 
 extern Heap& heap;

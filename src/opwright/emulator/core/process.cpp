@@ -11,6 +11,7 @@ namespace opw::core {
 
 void write_counts();
 void report_left_over();
+void number_apart();
 void add_checks();
 extern RunningLaunch* running_launch;
 
@@ -45,12 +46,26 @@ uintptr_t program_counter(void* raw) {
 #endif
 }
 
+// Where a call that went to a wrong address came from.
+uintptr_t caller_of(void* raw) {
+#if defined(__x86_64__)
+    return *reinterpret_cast<uintptr_t*>(static_cast<ucontext_t*>(raw)->uc_mcontext.gregs[REG_RSP]);
+#elif defined(__aarch64__)
+    return static_cast<uintptr_t>(static_cast<ucontext_t*>(raw)->uc_mcontext.regs[30]);
+#else
+    (void)raw;
+    return 0;
+#endif
+}
+
 void on_signal(int signal, siginfo_t* info, void* raw) {
     const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
     Thread* t = current_worker ? current_worker->current : nullptr;
     uintptr_t pc = program_counter(raw);
-    if (!in_program_text(pc)) pc = t ? t->last_pc : 0;
-    else ++pc;  // reports carry return addresses
+    const uintptr_t called_from = signal == SIGSEGV && pc == address ? caller_of(raw) : 0;
+    if (in_program_text(pc)) ++pc;  // reports carry return addresses
+    else if (in_program_text(called_from)) pc = called_from;
+    else pc = t ? t->last_pc : 0;
     Report r;
     r.kind = signal == SIGABRT ? "abort" : "crash";
     r.pc = pc;
@@ -165,9 +180,18 @@ void limit_memory() {
     setrlimit(RLIMIT_CORE, &core);
 }
 
+// The device is the parent's: what the child allocates or launches would be mixed with it.
+void after_fork() {
+    forked = true;
+    number_apart();
+    ended = true;
+    hooks = AccessHooks();
+}
+
 struct Process {
     Process() {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pthread_atfork(nullptr, nullptr, after_fork);
         limit_memory();
         give_signal_stack();
         struct sigaction action{};
@@ -193,7 +217,7 @@ struct Process {
         }
     }
     ~Process() {
-        report_left_over();
+        if (!forked) report_left_over();
         finish();
     }
 };

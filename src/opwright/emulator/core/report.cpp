@@ -23,6 +23,7 @@ struct Reports {
     std::map<std::tuple<std::string, uintptr_t, uintptr_t, std::string, int, int>, int> numbers;
     std::vector<Tally*> tallies;
     int descriptor = -1;
+    int from = 0;  // numbers of findings begin here
     Reports() {
         if (const char* text = std::getenv("OPWRIGHT_EMULATOR_FD")) descriptor = std::atoi(text);
     }
@@ -70,7 +71,7 @@ int report(const Report& r, uint64_t count) {
     const auto [place, fresh] = all.numbers.emplace(key, static_cast<int>(all.tallies.size()));
     if (fresh) {
         all.tallies.push_back(new Tally);
-        std::string line = "{\"finding\":" + std::to_string(place->second) + ",\"kind\":" + quoted(r.kind) +
+        std::string line = "{\"finding\":" + std::to_string(all.from + place->second) + ",\"kind\":" + quoted(r.kind) +
                            ",\"pc\":" + std::to_string(r.pc) + ",\"other_pc\":" + std::to_string(r.other_pc) +
                            ",\"file\":" + quoted(r.file) + ",\"line\":" + std::to_string(r.line) +
                            ",\"after\":" + std::to_string(r.after) + ",\"message\":" + quoted(r.message) + ",\"thread\":" + quoted(r.thread) +
@@ -97,6 +98,9 @@ void report_same_value(int number) {
     const std::lock_guard<std::mutex> hold(all.mutex);
     ++all.tallies[static_cast<size_t>(number)]->same;
 }
+
+// A child of fork() writes to the same driver: its numbers must not be its parent's.
+void number_apart() { reports().from = getpid() << 8; }
 
 // Also called from a signal's handler, hence no lock: at worst a count is one behind.
 void write_counts() {

@@ -7,8 +7,11 @@ namespace {
 
 void host_access(uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) {
     if (!heap.contains(address)) return;
-    const Allocation* allocation = heap.at(address);
-    if (allocation && allocation->host_may_touch() && !allocation->freed && address + size <= allocation->high) return;
+    Allocation* const allocation = heap.at(address);
+    if (allocation && allocation->host_may_touch() && !allocation->freed && address + size <= allocation->high) {
+        for (Observer* o : observers.all) o->host_accessed(*allocation, address, size, flags, pc);
+        return;
+    }
     Report r;
     r.kind = "host-access";
     r.pc = pc;
@@ -41,8 +44,9 @@ void classify_other(Access& a) {
         const Thread& t = *a.thread;
         a.space = Space::local;
         a.array_of_constants = a.address - t.stack_low < t.stack_high - t.stack_low;  // nothing is known against it
-        for (size_t i = 0; i < t.locals_alive; ++i) {
-            if (a.address >= t.locals[i]->low && a.address < t.locals[i]->high) a.allocation = t.locals[i];
+        for (size_t i = t.locals_alive; i-- > 0 && !a.allocation;) {
+            Allocation& array = t.locals[i]->array;
+            if (a.address >= array.low && a.address < array.high) a.allocation = &array;
         }
         return;
     }
@@ -52,7 +56,7 @@ void classify_other(Access& a) {
         return;
     }
     const Segment* segment = image().at(a.address);
-    a.array_of_constants = segment && !segment->writable && !(a.flags & is_write);
+    a.array_of_constants = segment && !segment->writable && !(a.flags & is_write) && !variables.in_gap(a.address);
     return;
 }
 

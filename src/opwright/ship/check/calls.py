@@ -118,8 +118,8 @@ def attributes_of(spec: OperatorSpec, values: dict[str, Scalar] | Any) -> bytes:
     """The attributes' struct in memory: every field after the size takes 8 bytes or 4."""
     layout, given = "@N", []
     for scalar in spec.signature.scalars:
-        layout += {float: "d", int: "q", bool: "i"}[scalar.type]
-        given.append(values[scalar.name])
+        layout += {float: "d", int: "q", bool: "i", str: "q"}[scalar.type]
+        given.append(scalar.value(values[scalar.name]))
     layout += "0N"  # the padding that C puts at the end
     size = struct.calcsize(layout)
     return struct.pack(layout, size, *given)

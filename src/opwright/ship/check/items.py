@@ -352,13 +352,13 @@ def _small_case(spec: OperatorSpec, dtypes: dict[str, DType], layout: str) -> Ca
     ]
     if spec.signature.ellipsis:
         sizes.insert(0, "...=2x3" if sizes else "...=5x67")
-    needed = {s.name: s.type(1) for s in spec.signature.scalars if s.default is None}
+    needed = spec.signature.usual_attributes
     return selected_case(spec, dtypes, ",".join(sizes), layout=layout, attributes=needed)
 
 
 def _large_case(spec: OperatorSpec, dtypes: dict[str, DType]) -> Case:
     """A case worth several threads: some million operations, or 200,000 elements."""
-    needed = {s.name: s.type(1) for s in spec.signature.scalars if s.default is None}
+    needed = spec.signature.usual_attributes
     for size in (200_000, 2000, 200, 50, 20, 8, 4):
         case = selected_case(
             spec, dtypes, ",".join(f"{d}={size}" for d in spec.signature.dims), attributes=needed

@@ -19,8 +19,8 @@ from opwright.ship.check.calls import (
 )
 from opwright.ship.plan import Plan, Variant
 from opwright.spec.cases import MATRIX_COST, Case, lay_out, make_inputs, matrix
-from opwright.spec.dtypes import DType
-from opwright.spec.operator import OperatorSpec, short_dtypes
+from opwright.spec.dtypes import DType, short_dtypes
+from opwright.spec.operator import OperatorSpec
 from opwright.verify.compare import judge
 from opwright.verify.prepare import Prepared, prepare
 
@@ -69,7 +69,8 @@ def output_operand(spec: OperatorSpec, case: Case) -> Operand:
     dtype = spec.signature.dtype(output, case.dtypes)
     shape = spec.signature.shape(output, case.dims, case.leading)
     layout = "contiguous" if case.layout == "expanded" else case.layout
-    return operand(lay_out(np.zeros(shape, dtype.numpy), layout), dtype)
+    zeros = np.zeros(shape, dtype.numpy)
+    return operand(lay_out(zeros, layout, len(spec.signature.inputs)), dtype)
 
 
 def problem(result: Result, call: Call, prepared: Prepared, variant: str) -> str:

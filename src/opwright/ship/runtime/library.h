@@ -10,6 +10,7 @@
 #include <new>
 
 #include "cpu.h"
+#include "environment.h"
 #include "memory.h"
 #include "opwright/call.h"
 #include "tensors.h"
@@ -21,6 +22,7 @@ struct Variant {
     void (*entry)(const Call*);
     int path;
     bool threads;
+    bool strided;               // is told the strides of its inputs, and takes them as they lie
     const char* text;           // "operator dtypes path kernel"
     const std::int64_t* sizes;  // the least of each dimension, then the largest; null for any
 };
@@ -44,6 +46,7 @@ struct ScalarSpec {
     double f;
     std::int64_t i;
     std::size_t offset, size;  // in the attributes
+    std::int64_t words;        // how many values there are, from 0 up; 0: any
 };
 
 // One assignment of element types: those of the variables, and its variants, best first.
@@ -206,6 +209,18 @@ class Busy {
     bool before_;
 };
 
+// Gives the caller back how its own arithmetic rounds, whatever the kernel did.
+class KeptEnvironment {
+  public:
+    KeptEnvironment() = default;
+    ~KeptEnvironment() { before_.restore(); }
+    KeptEnvironment(const KeptEnvironment&) = delete;
+    KeptEnvironment& operator=(const KeptEnvironment&) = delete;
+
+  private:
+    host::FloatEnvironment before_;
+};
+
 inline int settle_attributes(const Operator& op, const void* attrs, bool single, Value* values) {
     std::uint64_t given = 0;
     if (attrs) {
@@ -246,6 +261,10 @@ inline int settle_attributes(const Operator& op, const void* attrs, bool single,
             // As NumPy and torch round a scalar to the array's type.
             values[s].f = single ? static_cast<double>(static_cast<float>(f)) : f;
         } else {
+            if (scalar.words && (i < 0 || i >= scalar.words)) {
+                return fail(OPW_ATTRIBUTE, "%s: attribute %s is %lld; it can be 0 to %lld", op.name, scalar.name,
+                            static_cast<long long>(i), static_cast<long long>(scalar.words - 1));
+            }
             values[s].i = i;
         }
     }
@@ -374,6 +393,7 @@ inline int enter(const Operator& op, const Variant& variant, const CallContext* 
         callers_pool = context->pool;
     }
     granted = std::min(granted, host::thread_limit());
+    const KeptEnvironment environment;
     try {
         const Busy busy;
         if (callers) {
@@ -409,6 +429,43 @@ inline int check_context(const Operator& op, const CallContext* context) {
     return OPW_OK;
 }
 
+// The strides of a tensor's own dimensions in row-major order, in elements; "..." is one of them.
+inline void tell_row_major(const TensorSpec& spec, const DLTensor& given, Value* strides) {
+    std::int64_t row = 1;
+    for (int d = spec.rank - 1, at = given.ndim - 1; d >= 0; --d, --at) {
+        strides[d].i = row;
+        if (spec.dims[d] != ellipsis_mark) row *= given.shape[at];
+    }
+}
+
+// The same as they are. False for what a kernel cannot be told: negative strides, and leading
+// dimensions that do not collapse into one. Of a dimension of one element, that of row-major order.
+inline bool tell_strides(const TensorSpec& spec, const DLTensor& given, Value* strides) {
+    tell_row_major(spec, given, strides);
+    if (!given.strides) return true;
+    for (int d = 0; d < given.ndim; ++d) {
+        if (given.shape[d] == 0) return true;
+    }
+    const bool open = spec.rank > 0 && spec.dims[0] == ellipsis_mark;
+    const int leading = given.ndim - spec.rank + (open ? 1 : 0);
+    std::int64_t inner = 0;  // the stride that the next of the leading dimensions has to have
+    bool any = false;
+    for (int at = given.ndim - 1; at >= 0; --at) {
+        if (given.shape[at] == 1) continue;
+        const std::int64_t stride = given.strides[at];
+        if (stride < 0) return false;
+        if (at >= leading) {
+            strides[at - leading + (open ? 1 : 0)].i = stride;
+            continue;
+        }
+        if (any && stride != inner) return false;
+        if (!any) strides[0].i = stride;
+        any = true;
+        inner = stride * given.shape[at];
+    }
+    return true;
+}
+
 inline int run(const Operator& op, const DLTensor* const* tensors, const void* attrs,
                const CallContext* context) {
     ensure_ready();
@@ -416,7 +473,7 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
     int types[max_variables + 1];
     bool may_be[max_choices];
     std::int64_t sizes[max_dims + 1];
-    Value values[max_dims + max_scalars + 1];
+    Value values[max_dims + max_strides + max_scalars + 1], scalars[max_scalars + 1];
     if (const int status = check_context(op, context)) return status;
     if (const int status = check_arguments(op, tensors, views, types, may_be)) return status;
     const Choice* choice = nullptr;
@@ -427,7 +484,7 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
         return fail(OPW_DTYPE, "%s: no variant takes these element types; there are: %s", op.name, op.dtypes);
     }
     if (const int status = settle_dims(op, tensors, sizes)) return status;
-    if (const int status = settle_attributes(op, attrs, choice->single, values + op.dim_count)) return status;
+    if (const int status = settle_attributes(op, attrs, choice->single, scalars)) return status;
     for (int d = 0; d < op.dim_count; ++d) values[d].i = sizes[d];
     const int inputs = op.tensor_count - 1;
     const View& out = views[inputs];
@@ -451,8 +508,15 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
     void* data[max_tensors];
     // Where a tensor has no elements, an address that exists all the same.
     alignas(64) static char nowhere[64];
+    int count = op.dim_count;  // of values
     for (int t = 0; t < op.tensor_count; ++t) {
         data[t] = views[t].count > 0 ? views[t].data : nowhere;
+        if (t < inputs && variant->strided) {
+            const bool as_it_lies = tell_strides(op.tensors[t], *tensors[t], values + count);
+            if (!as_it_lies) tell_row_major(op.tensors[t], *tensors[t], values + count);
+            count += op.tensors[t].rank;
+            if (as_it_lies) continue;
+        }
         if (views[t].count == 0 || views[t].dense) continue;
         char* copy = packed[t].make(views[t].count * views[t].size);
         if (!copy) {
@@ -462,6 +526,7 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
         if (t < inputs) copy_strided(views[t], copy, true);
         data[t] = copy;
     }
+    std::copy_n(scalars, op.scalar_count, values + count);
     if (const int status = enter(op, *variant, context, data, values)) return status;
     if (data[inputs] != out.data) copy_strided(out, static_cast<char*>(data[inputs]), false);
     return OPW_OK;

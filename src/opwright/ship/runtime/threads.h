@@ -11,6 +11,7 @@
 #include <exception>
 #include <stdexcept>
 
+#include "environment.h"
 #include "memory.h"
 #include "opwright/call.h"
 #include "pool.h"
@@ -65,11 +66,13 @@ class CallersThreads : public Threads {
 
     static void run_task(void* data, std::int64_t index) {
         Job& job = *static_cast<Job*>(data);
+        const host::FloatEnvironment before;
         try {
             if (!job.failed.load(std::memory_order_relaxed)) job.task(job.argument, index);
         } catch (...) {
             if (!job.failed.exchange(true)) job.error = std::current_exception();
         }
+        before.restore();
         job.done.fetch_add(1);
     }
 

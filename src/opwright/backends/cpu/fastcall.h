@@ -1,0 +1,272 @@
+// Calls on NumPy arrays that were made before, made again without running any Python: what depends on types,
+// shapes, strides and attributes was settled by the first call, and only addresses are new.
+//
+// Part of inprocess.cpp. CPython's functions are declared here, as its stable ABI has them, so that no header
+// of Python is needed; they are weak, so that the library also loads where there is none of them.
+#pragma once
+
+#define OPW_PYTHON extern "C" __attribute__((weak))
+
+namespace py {
+
+struct Object {  // of a build with the GIL
+    std::intptr_t references;
+    const void* type;
+};
+
+// NumPy's own promise to compiled extensions (its C API, PyArrayObject): the same in 1.x and 2.x.
+struct Array {
+    Object head;
+    char* data;
+    int rank;
+    const std::intptr_t* shape;
+    const std::intptr_t* strides;  // in bytes
+    Object* base;
+    Object* dtype;
+    int flags;
+};
+
+constexpr int kAligned = 0x0100, kWritable = 0x0400;
+
+struct Method {
+    const char* name;
+    Object* (*function)(Object* self, Object* const* arguments, std::intptr_t count);
+    int flags;
+    const char* documentation;
+};
+
+constexpr int kFastCall = 0x0080;
+
+}  // namespace py
+
+OPW_PYTHON py::Object* PyCFunction_NewEx(py::Method*, py::Object* self, py::Object* module);
+OPW_PYTHON py::Object* PyCapsule_New(void*, const char* name, void (*destructor)(py::Object*));
+OPW_PYTHON void* PyCapsule_GetPointer(py::Object*, const char* name);
+OPW_PYTHON std::intptr_t PyTuple_Size(py::Object*);
+OPW_PYTHON py::Object* PyTuple_GetItem(py::Object*, std::intptr_t index);
+OPW_PYTHON std::intptr_t PyDict_Size(py::Object*);
+OPW_PYTHON int PyDict_Next(py::Object*, std::intptr_t* at, py::Object** key, py::Object** value);
+OPW_PYTHON void PyErr_SetString(py::Object* type, const char* text);
+OPW_PYTHON void Py_IncRef(py::Object*);
+OPW_PYTHON void Py_DecRef(py::Object*);
+OPW_PYTHON void* PyEval_SaveThread();
+OPW_PYTHON void PyEval_RestoreThread(void*);
+extern "C" __attribute__((weak)) py::Object _Py_NoneStruct;
+
+namespace {
+
+// A reference to a Python object; made and dropped with the GIL held.
+class Kept {
+  public:
+    explicit Kept(py::Object* object) : object_(object) { Py_IncRef(object); }
+    Kept(Kept&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    Kept& operator=(Kept&&) = delete;
+    ~Kept() {
+        if (object_) Py_DecRef(object_);
+    }
+    bool is(const py::Object* other) const { return object_ == other; }
+
+  private:
+    py::Object* object_;
+};
+
+// An array's type, shape and strides.
+struct Form {
+    explicit Form(const py::Array& array)
+        : dtype(array.dtype),
+          shape(array.shape, array.shape + array.rank),
+          strides(array.strides, array.strides + array.rank) {}
+
+    bool fits(const py::Array& array) const {
+        const std::size_t rank = shape.size(), bytes = rank * sizeof(std::intptr_t);
+        return dtype.is(array.dtype) && array.rank == static_cast<int>(rank) &&
+               (array.flags & py::kAligned) != 0 &&
+               (rank == 0 || (std::memcmp(array.shape, shape.data(), bytes) == 0 &&
+                              std::memcmp(array.strides, strides.data(), bytes) == 0));
+    }
+
+    Kept dtype;
+    std::vector<std::intptr_t> shape, strides;
+};
+
+// A call as it was made: its arguments, compared one by one, and what came of them.
+struct Remembered {
+    std::vector<Form> forms;             // of the inputs, then of the output
+    std::vector<std::intptr_t> spans;    // bytes from the first element to the end of the last
+    std::vector<Kept> more;              // the attributes that were given in order
+    std::vector<std::pair<Kept, Kept>> named;
+    std::string threads_wanted;
+    const void* kernel;
+    std::string name;
+    std::string values;
+    std::int64_t threads;
+};
+
+const char* threads_wanted() {
+    const char* text = std::getenv("OPWRIGHT_THREADS");
+    return text ? text : "";
+}
+
+const void* array_type = nullptr;  // numpy.ndarray
+py::Object* kernel_error = nullptr;
+
+// The calls of one operator.
+class FastCalls {
+  public:
+    static constexpr std::size_t kMost = 64, kMostTensors = 16;
+
+    // A new reference to the output; null for a call that was not made before, and where the kernel threw,
+    // which is then Python's error.
+    py::Object* call(py::Object* arguments, py::Object* named, py::Object* out, bool* thrown) {
+        const std::intptr_t count = PyTuple_Size(arguments);
+        for (const auto& remembered : calls_) {
+            void* tensors[kMostTensors];
+            if (!matches(*remembered, arguments, count, named, out, tensors)) continue;
+            const std::shared_ptr<const Remembered> kept = remembered;  // whatever clear() does meanwhile
+            void* const state = PyEval_SaveThread();
+            const char* text;
+            {
+                const opw::host::Grant grant(pool(), kept->threads);
+                text = enter(kept->kernel, tensors, kept->values.data(), grant);
+            }
+            PyEval_RestoreThread(state);
+            if (text) {
+                *thrown = true;
+                PyErr_SetString(kernel_error, (kept->name + " threw " + text).c_str());
+                return nullptr;
+            }
+            Py_IncRef(out);
+            return out;
+        }
+        return nullptr;
+    }
+
+    void keep(std::shared_ptr<const Remembered> call) {
+        if (calls_.size() < kMost) {
+            calls_.push_back(std::move(call));
+        } else {
+            calls_[next_++ % kMost] = std::move(call);
+        }
+    }
+
+    void clear() { calls_.clear(); }
+
+  private:
+    static bool matches(const Remembered& call, py::Object* arguments, std::intptr_t count,
+                        py::Object* named, py::Object* out, void** tensors) {
+        const std::size_t inputs = call.forms.size() - 1;
+        if (count != static_cast<std::intptr_t>(inputs + call.more.size()) || out->type != array_type) {
+            return false;
+        }
+        for (std::size_t i = 0; i <= inputs; ++i) {
+            const py::Object* object = i < inputs ? PyTuple_GetItem(arguments, i) : out;
+            if (object->type != array_type) return false;
+            const auto& array = *reinterpret_cast<const py::Array*>(object);
+            if (!call.forms[i].fits(array)) return false;
+            tensors[i] = array.data;
+        }
+        if ((reinterpret_cast<const py::Array*>(out)->flags & py::kWritable) == 0) return false;
+        const auto low = reinterpret_cast<std::intptr_t>(tensors[inputs]), high = low + call.spans[inputs];
+        for (std::size_t i = 0; i < inputs; ++i) {
+            const auto begin = reinterpret_cast<std::intptr_t>(tensors[i]), end = begin + call.spans[i];
+            if (begin < high && low < end) return false;
+        }
+        for (std::size_t i = 0; i < call.more.size(); ++i) {
+            if (!call.more[i].is(PyTuple_GetItem(arguments, inputs + i))) return false;
+        }
+        if (PyDict_Size(named) != static_cast<std::intptr_t>(call.named.size())) return false;
+        std::intptr_t at = 0;
+        py::Object *key, *value;
+        for (const auto& [name, given] : call.named) {
+            if (!PyDict_Next(named, &at, &key, &value) || !name.is(key) || !given.is(value)) return false;
+        }
+        return call.threads_wanted == threads_wanted();
+    }
+
+    std::vector<std::shared_ptr<const Remembered>> calls_;
+    std::size_t next_ = 0;
+};
+
+py::Object* nothing() {
+    Py_IncRef(&_Py_NoneStruct);
+    return &_Py_NoneStruct;
+}
+
+// call(arguments, named, out): out, or None for a call that was not made before.
+py::Object* call_fast(py::Object* self, py::Object* const* given, std::intptr_t count) {
+    if (count != 3 || given[2] == &_Py_NoneStruct) return nothing();
+    auto* calls = static_cast<FastCalls*>(PyCapsule_GetPointer(self, nullptr));
+    bool thrown = false;
+    py::Object* found = calls->call(given[0], given[1], given[2], &thrown);
+    return found || thrown ? found : nothing();
+}
+
+}  // namespace
+
+// All of the following need the GIL.
+
+// Whether arrays lie in memory as this file says. `sample` is a 2 x 2 view of float32, 12 and 4 bytes apart,
+// at `address`.
+OPW_EXPORT bool opw_fast_ready(py::Object* sample, py::Object* type, py::Object* error, void* address,
+                               py::Object* dtype) {
+    if (!PyCFunction_NewEx || !PyCapsule_New || !PyCapsule_GetPointer || !PyTuple_Size ||
+        !PyTuple_GetItem || !PyDict_Size || !PyDict_Next || !PyErr_SetString || !Py_IncRef || !Py_DecRef ||
+        !PyEval_SaveThread || !PyEval_RestoreThread || !&_Py_NoneStruct || sample->type != type) {
+        return false;
+    }
+    const auto& array = *reinterpret_cast<const py::Array*>(sample);
+    if (array.data != address || array.rank != 2 || array.dtype != dtype || array.shape[0] != 2 ||
+        array.shape[1] != 2 || array.strides[0] != 12 || array.strides[1] != 4 ||
+        (array.flags & 0x0F0F) != (py::kAligned | py::kWritable)) {
+        return false;
+    }
+    array_type = type;
+    kernel_error = error;  // lives as long as its module
+    return true;
+}
+
+// A function for the calls of one operator, which owns them; `*calls` is for the functions below.
+OPW_EXPORT py::Object* opw_fast_new(void** calls) {
+    static py::Method method{"call", &call_fast, py::kFastCall, nullptr};
+    auto* made = new FastCalls;
+    *calls = made;
+    py::Object* self = PyCapsule_New(made, nullptr, [](py::Object* capsule) {
+        delete static_cast<FastCalls*>(PyCapsule_GetPointer(capsule, nullptr));
+    });
+    py::Object* function = PyCFunction_NewEx(&method, self, nullptr);
+    Py_DecRef(self);  // the function has it now
+    return function;
+}
+
+// Remembers a call of `inputs` arrays and then attributes, in `arguments`, the attributes in `named`, and the
+// array `out`, none of which has negative strides. `item_sizes` are in bytes, of the inputs and of `out`;
+// `values` are `count` words of 8 bytes.
+OPW_EXPORT void opw_fast_keep(void* calls, py::Object* arguments, py::Object* named, py::Object* out,
+                              std::int64_t inputs, const std::int64_t* item_sizes, const void* kernel, const char* name,
+                              const char* values, std::int64_t count, std::int64_t threads) {
+    if (inputs >= static_cast<std::int64_t>(FastCalls::kMostTensors)) return;
+    auto call = std::make_shared<Remembered>();
+    for (std::int64_t i = 0; i <= inputs; ++i) {
+        const auto& array = *reinterpret_cast<const py::Array*>(i < inputs ? PyTuple_GetItem(arguments, i)
+                                                                          : out);
+        std::intptr_t span = item_sizes[i];
+        for (int d = 0; d < array.rank; ++d) span += array.strides[d] * (array.shape[d] - 1);
+        for (int d = 0; d < array.rank; ++d) span = array.shape[d] == 0 ? 0 : span;
+        call->forms.emplace_back(array);
+        call->spans.push_back(span);
+    }
+    for (std::intptr_t i = inputs; i < PyTuple_Size(arguments); ++i) {
+        call->more.emplace_back(PyTuple_GetItem(arguments, i));
+    }
+    std::intptr_t at = 0;
+    py::Object *key, *value;
+    while (PyDict_Next(named, &at, &key, &value)) call->named.emplace_back(Kept(key), Kept(value));
+    call->threads_wanted = threads_wanted();
+    call->kernel = kernel;
+    call->name = name;
+    call->values.assign(values, static_cast<std::size_t>(8 * count));
+    call->threads = threads;
+    static_cast<FastCalls*>(calls)->keep(std::move(call));
+}
+
+OPW_EXPORT void opw_fast_clear(void* calls) { static_cast<FastCalls*>(calls)->clear(); }

@@ -1,0 +1,266 @@
+"""Calls that were made before: the same results without Python, and only where nothing differs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from operators import RIGHT, affine
+from opwright.dispatch.choose import forget
+from opwright.dispatch.operator import Operator
+from opwright.spec.errors import OpwrightError, ShapeError, UsageError
+from strided import RIGHT as STRIDED_RIGHT
+from strided import product
+
+F32 = np.float32
+
+
+def operator(folder: Path, body: str = RIGHT, row: str = "") -> Operator:
+    spec = affine(folder, {"right": body}, {"right": row}).spec
+    assert isinstance(spec, Operator)
+    return spec
+
+
+@pytest.fixture(scope="module")
+def op(tmp_path_factory: pytest.TempPathFactory) -> Operator:
+    return operator(tmp_path_factory.mktemp("fast"))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Grows by one with each call that goes through Python."""
+    seen: list[str] = []
+    real = Operator._call
+
+    def counted(self: Operator, *given: Any) -> Any:
+        seen.append(self.name)
+        return real(self, *given)
+
+    monkeypatch.setattr(Operator, "_call", counted)
+    yield seen
+
+
+def arrays(*shape: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(np.prod(shape), dtype=F32).reshape(shape), np.full(shape, np.nan, F32)
+
+
+def test_the_second_call_is_fast_and_right(op: Operator, slow: list[str]) -> None:
+    for shape in ((5,), (2, 3), (), (0, 4)):
+        x, out = arrays(*shape)
+        assert op(x, out=out) is out
+        slow.clear()
+        for number in range(3):
+            other, result = arrays(*shape)
+            other += number
+            assert op(other, out=result) is result
+            np.testing.assert_array_equal(result, 1.5 * other.astype(float) + 1)
+        assert slow == []
+    with pytest.raises(ShapeError):
+        op(arrays(5)[0], out=arrays(4)[1])
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+class Subclass(np.ndarray):
+    pass
+
+
+OTHERWISE: dict[str, Callable[[Operator, np.ndarray, np.ndarray], Any]] = {
+    "no output": lambda op, x, out: op(x),
+    "by name": lambda op, x, out: op(x=x, out=out),
+    "another shape": lambda op, x, out: op(x[:7], out=out[:7]),
+    "another rank": lambda op, x, out: op(x[None], out=out[None]),
+    "strides": lambda op, x, out: op(x[::2], out=out[:4]),
+    "strides of the output": lambda op, x, out: op(x[:4], out=out[::2]),
+    "a wider output": lambda op, x, out: op(x, out=out.astype(float)),
+    "odd addresses": lambda op, x, out: op(np.zeros(33, np.uint8)[1:].view(F32), out=out),
+    "bytes swapped": lambda op, x, out: op(x.astype(">f4"), out=out),
+    "a subclass": lambda op, x, out: op(x.view(Subclass), out=out),
+    "a subclass as the output": lambda op, x, out: op(x, out=out.view(Subclass)),
+    "a list": lambda op, x, out: op([1.0], out=out),
+    "an attribute": lambda op, x, out: op(x, 2.0, out=out),
+    "a named attribute": lambda op, x, out: op(x, scale=2.0, out=out),
+    "a wrong attribute": lambda op, x, out: op(x, skale=2.0, out=out),
+    "read-only": lambda op, x, out: op(x, out=read_only(out)),
+    "in place": lambda op, x, out: op(x, out=x),
+    "too many arguments": lambda op, x, out: op(x, 1.0, 2.0, out=out),
+    "nothing": lambda op, x, out: op(out=out),
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_whatever_differs_goes_the_slow_way(op: Operator, slow: list[str], what: str) -> None:
+    """And comes to what it would without any call before it."""
+    x, out = arrays(8)
+    op(x, out=out)
+
+    def outcome() -> Any:
+        try:
+            return OTHERWISE[what](op, *arrays(8))
+        except (OpwrightError, TypeError) as error:
+            return type(error), str(error)
+
+    slow.clear()
+    found = outcome()
+    assert len(slow) == 1
+    forget(op)
+    np.testing.assert_equal(found, outcome())
+
+
+def test_overlapping_memory_is_looked_at_by_the_slow_way(op: Operator, slow: list[str]) -> None:
+    memory = np.zeros(24, F32)
+    x, out = memory[:8], memory[8:16]
+    op(x, out=out)
+    slow.clear()
+    op(x, out=out)  # side by side
+    assert slow == []
+    with pytest.raises(UsageError, match="overlaps"):
+        op(memory[:8], out=memory[7:15])
+    with pytest.raises(UsageError, match="overlaps"):
+        op(memory[7:15], out=memory[:8])
+    assert len(slow) == 2
+
+
+def test_attributes_are_known_again_by_identity(op: Operator, slow: list[str]) -> None:
+    x, out = arrays(8)
+    three, four = 3.0, 4.0
+    for scale in (three, four):
+        op(x, scale, out=out)
+        op(x, scale=scale, out=out)
+    slow.clear()
+    for scale in (three, four, three):
+        np.testing.assert_array_equal(op(x, scale, out=out), scale * x + 1)
+        np.testing.assert_array_equal(op(x, scale=scale, out=out), scale * x + 1)
+    np.testing.assert_array_equal(op(x, out=np.empty_like(x)), 1.5 * x + 1)
+    assert len(slow) <= 1
+    changing = np.array(2.0)  # a value that can change is looked at each time
+    for value in (2.0, 7.0):
+        changing[...] = value
+        np.testing.assert_array_equal(op(x, changing[()], out=out), value * x + 1)
+
+
+def test_as_many_calls_as_there_are(op: Operator) -> None:
+    """More shapes than are remembered."""
+    for _ in range(2):
+        for n in range(1, 150):
+            x, out = arrays(n)
+            np.testing.assert_array_equal(op(x, out=out), 1.5 * x + 1)
+
+
+def test_forget_and_the_number_of_threads(
+    op: Operator, slow: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, out = arrays(8)
+    op(x, out=out)
+    slow.clear()
+    op(x, out=out)
+    assert slow == []
+    forget(op)
+    op(x, out=out)
+    assert len(slow) == 1
+    monkeypatch.setenv("OPWRIGHT_THREADS", "1")
+    op(x, out=out)
+    assert len(slow) == 2
+    monkeypatch.setenv("OPWRIGHT_THREADS", "none")
+    op(x, out=out)
+    assert len(slow) == 3
+    monkeypatch.delenv("OPWRIGHT_THREADS")
+    op(x, out=out)
+    assert len(slow) == 3
+
+
+def test_what_a_kernel_throws(tmp_path: Path, slow: list[str]) -> None:
+    body = RIGHT + 'if (scale == -777) throw std::runtime_error("no such scale");'
+    op = operator(tmp_path, body)
+    x, out = arrays(8)
+    scale = -777.0
+    for _ in range(2):
+        with pytest.raises(OpwrightError, match="cpu_right threw std::runtime_error: no such"):
+            op(x, scale, out=out)
+    switching = "static int calls = 0; if (scale == -777 && ++calls > 2) throw 7;" + RIGHT
+    op = operator(tmp_path / "switching", switching)
+    op(x, scale, out=out)
+    op(x, scale, out=out)
+    before = len(slow)
+    references = sys.getrefcount(out)
+    for _ in range(10):
+        with pytest.raises(OpwrightError, match="cpu_right threw int"):
+            op(x, scale, out=out)
+    assert len(slow) == before
+    assert sys.getrefcount(out) == references
+
+
+def test_other_threads_run_meanwhile(tmp_path: Path, slow: list[str]) -> None:
+    """The kernel waits until another thread of Python has written into its input."""
+    waits = (
+        "if (scale == -777) { volatile const T* told = x;"
+        "  for (int64_t i = 0; i < 20000 && float(told[0]) == 0; ++i)"
+        "    std::this_thread::sleep_for(std::chrono::milliseconds(1)); }"
+    )
+    op = operator(tmp_path, waits + RIGHT)
+    x, out = np.zeros(8, F32), np.zeros(8, F32)
+    scale = -777.0
+    x[0] = 1
+    op(x, scale, out=out)
+    slow.clear()
+    x[0] = 0
+    thread = threading.Thread(target=lambda: op(x, scale, out=out))
+    thread.start()
+    x[0] = 2
+    thread.join()
+    assert out[0] == 1 - 2 * 777 and slow == []
+
+
+def test_references_are_kept_in_balance(op: Operator) -> None:
+    x, out = arrays(8)
+    op(x, out=out)
+    before = [sys.getrefcount(x), sys.getrefcount(out), sys.getrefcount(x.dtype)]
+    for _ in range(1000):
+        op(x, out=out)
+    assert [sys.getrefcount(x), sys.getrefcount(out), sys.getrefcount(x.dtype)] == before
+
+
+def test_strided_inputs_of_strided_rows(tmp_path: Path, slow: list[str]) -> None:
+    op = product(tmp_path, {"right": STRIDED_RIGHT}).spec
+    assert isinstance(op, Operator)
+    wide = np.arange(400, dtype=F32).reshape(20, 20)
+    out = np.empty((5, 4), F32)
+    for a, b in ((wide[:10:2, :3], wide[:3, 4:8]), (wide[:3, 10:15].T, wide[9:12, 1:13:3])):
+        op(a, b, out=out)
+        slow.clear()
+        np.testing.assert_array_equal(op(a, b, out=out), 2 * (a @ b))
+        assert slow == []
+    op(wide[4::-1, :3], wide[:3, 4:8], out=out)
+    op(wide[4::-1, :3], wide[:3, 4:8], out=out)  # negative strides are copied each time
+    assert len(slow) == 2
+
+
+def test_a_child_of_fork(tmp_path: Path) -> None:
+    body = RIGHT.replace(
+        "for (int64_t i = 0; i < n; ++i) ",
+        "opw::parallel_for(n, 1, [&](int64_t b, int64_t e) { for (int64_t i = b; i < e; ++i) ",
+    )
+    source = '#include "opwright/parallel.h"\n' + (
+        'extern "C" void affine(const T* x, T* out, int64_t n, double scale) {' + body + " });}"
+    )
+    op = operator(tmp_path, source, ", threads=True")
+    x, out = arrays(1000)
+    for _ in range(3):
+        op(x, out=out)
+    child = os.fork()
+    if child == 0:
+        out[...] = 0
+        op(x, out=out)
+        os._exit(0 if (out == 1.5 * x + 1).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    np.testing.assert_array_equal(op(x, out=out), 1.5 * x + 1)
