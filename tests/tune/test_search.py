@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 
-from opwright.tune.search import Failure, Found, Search, Trial, text
+from opwright.tune.search import FEWEST, FINALISTS, Failure, Found, Search, Trial, text
 from opwright.tune.strategies import STRATEGIES, Params
 
 A, B, C, D = [(("X", i),) for i in range(4)]
@@ -23,6 +23,7 @@ class Fake:
         seed: int = 0,
         wrong: Sequence[Params] = (),
         crashes: Sequence[Params] = (),
+        refuted: Sequence[Params] = (),
         drift: Callable[[float], float] = lambda _: 1.0,
     ) -> None:
         self.now = 0.0
@@ -33,6 +34,8 @@ class Fake:
         self._random = np.random.default_rng(seed)
         self._wrong = wrong
         self._crashes = crashes
+        self._refuted = refuted
+        self.confirmed: list[Params] = []
         self._drift = drift
 
     def prefetch(self, configurations: Sequence[Params]) -> None:
@@ -43,6 +46,12 @@ class Fake:
         self.now += 1
         self.verified.append(configuration)
         return Failure("wrong", "0 is not 1") if configuration in self._wrong else None
+
+    def confirm(self, configuration: Params) -> Failure | None:
+        assert configuration in self.verified and configuration not in self.confirmed
+        self.now += 10
+        self.confirmed.append(configuration)
+        return Failure("wrong", "at the edge") if configuration in self._refuted else None
 
     def sample(self, configuration: Params) -> float | Failure:
         assert configuration in self.verified
@@ -278,3 +287,53 @@ def test_a_winner_elsewhere_that_is_wrong_here_does_not_win() -> None:
         [A, B, C, D], fake, 1000, helpers=Others(dict(fake._times), 3), clock=lambda: fake.now
     ).run(STRATEGIES["exhaustive"])
     assert found.winner == D
+
+
+def test_what_turns_out_wrong_on_further_cases_never_wins() -> None:
+    fake = Fake({A: 1.0, B: 0.2, C: 0.5, D: 0.7}, 0.01, refuted=[B])
+    found = search(fake, 1000)
+    assert found.winner == C
+    assert found.trials[B].failure is not None and not found.trials[B].relative
+    default = Fake({A: 0.1, B: 1.0, C: 0.5, D: 0.7}, 0.01, refuted=[A])
+    assert search(default, 1000).winner == C
+    nothing = search(Fake(dict.fromkeys([A, B], 1.0), 0.01, refuted=[A, B]), 1000)
+    assert nothing.winner is None and not nothing.too_short
+
+
+def test_only_what_may_win_is_verified_on_everything() -> None:
+    space = [(("X", i),) for i in range(40)]
+    fake = Fake({c: 1.0 + i / 10 for i, c in enumerate(reversed(space))}, 0.001)
+    found = Search(space, fake, 3000, clock=lambda: fake.now).run(STRATEGIES["exhaustive"])
+    assert found.winner == space[-1]
+    assert len(fake.verified) == 40
+    # The best of each of the five batches, and the finalists.
+    assert len(fake.confirmed) <= 5 + FINALISTS + 1
+
+
+def test_an_interrupted_search_names_nothing_that_was_not_verified_on_everything() -> None:
+    fake = Fake({A: 1.0, B: 0.9, C: 0.5, D: 0.7}, 0.01)
+    taken = fake.confirm
+
+    def interrupted(configuration: Params) -> Failure | None:
+        if configuration == C:
+            raise KeyboardInterrupt
+        return taken(configuration)
+
+    fake.confirm = interrupted  # type: ignore[method-assign]
+    found = search(fake, 1000)
+    assert found.interrupted
+    assert found.winner == A
+
+
+def test_a_budget_too_short_to_verify_anything_on_everything_keeps_the_default() -> None:
+    fake = Fake({A: 1.0, B: 0.5}, 0.01)
+    found = search(fake, 8)
+    assert found.winner == A and found.too_short
+
+
+def test_what_is_far_off_is_not_measured_at_length() -> None:
+    fake = Fake({A: 1.0, B: 9.0, C: 0.5, D: 0.55}, 0.02)
+    found = search(fake, 1000)
+    assert found.winner == C
+    assert len(found.trials[B].samples) == FEWEST
+    assert all(len(found.trials[c].samples) > 5 for c in (A, C, D))

@@ -116,7 +116,7 @@ def measure_some(
         for configuration, binary in binaries.items():
             laboratory.provide(configuration, _placed(binary))
         search = Search(configurations, laboratory, seconds)
-        search.measure(configurations, rounds, time.monotonic() + seconds)
+        search.measure_here(configurations, rounds, time.monotonic() + seconds)
         if search.anchor != configurations[0]:
             raise MachineError(f"{job.kernel} could not be timed with its default here")
         return [laboratory.measured(trial) for trial in search.trials.values()]

@@ -82,10 +82,10 @@ def tune(
 ) -> Tuned:
     """Find the fastest configuration of ``kernel`` in ``budget`` seconds, and keep all in ``run``.
 
-    Nothing is timed before it was verified on the very inputs and on the quick matrix of cases.
-    What crashes, hangs, is wrong or does not compile is kept as such. A ``KeyboardInterrupt`` ends
-    the search, not the function: ``found.interrupted`` says so. ``helped`` makes those who measure
-    elsewhere.
+    Nothing is timed before it was verified on the very inputs, and nothing wins, or is taken for
+    the best so far, before it was verified on the quick matrix of cases. What crashes, hangs, is
+    wrong or does not compile is kept as such. A ``KeyboardInterrupt`` ends the search, not the
+    function: ``found.interrupted`` says so. ``helped`` makes those who measure elsewhere.
 
     Raises ``MachineError`` where the kernel cannot run here or the setup does not fit in memory,
     ``OpwrightError`` where the operator's own tolerance cannot be trusted.
@@ -213,21 +213,15 @@ class Laboratory:
         )
 
     def adopt(self, theirs: Measured) -> Trial:
-        """Keep what another process found out; the same binary need not be verified again here."""
+        """Keep what another process found out."""
         configuration = theirs.trial.configuration
-        if theirs.artifact is not None and configuration not in self._artifacts:
-            self._artifacts[configuration] = theirs.artifact
-            if theirs.trial.failure is None and self._history.verdict(*self._of(theirs)) is None:
-                self._history.record_verdict(*self._of(theirs), "held", theirs.cases)
+        if theirs.artifact is not None:
+            self._artifacts.setdefault(configuration, theirs.artifact)
         self._cases.setdefault(configuration, theirs.cases)
         self._first.setdefault(configuration, theirs.first)
         self._calls[configuration] = theirs.calls or 1
         self.findings += theirs.findings
         return theirs.trial
-
-    def _of(self, theirs: Measured) -> tuple[str, str]:
-        assert theirs.artifact is not None
-        return theirs.artifact.key, self.machine
 
     def _build(self, configuration: Params) -> Future[Artifact]:
         if configuration not in self._builds:
@@ -241,7 +235,7 @@ class Laboratory:
         return self._builds[configuration]
 
     def verify(self, configuration: Params) -> Failure | None:
-        """See ``Subject.verify``: on the very inputs it will be timed on, then on the matrix."""
+        """See ``Subject.verify``: on the very inputs it will be timed on."""
         self._cases[configuration] = 0
         try:
             artifact = self._build(configuration).result()
@@ -256,6 +250,11 @@ class Laboratory:
             if failure.kind != "hang":
                 self._history.record_verdict(artifact.key, self.machine, "wrong", 1, partial=True)
             return failure
+        return None
+
+    def confirm(self, configuration: Params) -> Failure | None:
+        """See ``Subject.confirm``: on the quick matrix, unless that is known of this very build."""
+        artifact = self._artifacts[configuration]
         if self._history.verdict(artifact.key, self.machine) == "held":
             return None
         for number, prepared in enumerate(self._prepared_matrix()):

@@ -16,6 +16,10 @@ from opwright.tune.strategies import Params, Scores, Strategy
 # The part of the budget for measuring the best once more, side by side, until they can be told
 # apart: what wins by five samples is as likely lucky as fast.
 FINAL_SHARE = 0.35
+# After so many rounds, what was never faster than this against the best so far is left at that: of
+# a space for any CPU most is far off, and would take most of the time.
+FEWEST = 2
+HOPELESS = 1.5
 # At most so many are in the final, none slower than this against the best so far.
 FINALISTS = 6
 FINAL_MARGIN = 1.15
@@ -41,7 +45,10 @@ class Subject(Protocol):
         """Begin building these, where that disturbs no measurement."""
 
     def verify(self, configuration: Params) -> Failure | None:
-        """Build it and verify it; called once for each, before any sample."""
+        """Build it and verify it on what it is timed on; once for each, before any sample."""
+
+    def confirm(self, configuration: Params) -> Failure | None:
+        """Verify it on everything else; called once for each that may win."""
 
     def sample(self, configuration: Params) -> float | Failure:
         """One time in nanoseconds per call."""
@@ -131,6 +138,7 @@ class Search:
         self._preferred = preferred if preferred in space else None
         self._helpers = helpers
         self._away: set[Params] = set()  # known from elsewhere only
+        self._confirmed: set[Params] = set()
         self._random = np.random.default_rng(seed)
         self._keep = keep
         self._progress = progress
@@ -167,10 +175,17 @@ class Search:
         return False
 
     def measure(self, configurations: Sequence[Params], rounds: int, until: float) -> Scores:
-        """Verify and time until then; the scores of those that got times in these rounds."""
+        """Verify and time until then; the scores of those that got times in these rounds.
+
+        Whenever there is a new best, it is confirmed before it counts: verifying on everything
+        takes many times as long as the times that tell good from bad.
+        """
         wanted = list(dict.fromkeys(configurations))
         elsewhere = self._measured_elsewhere(wanted, rounds, until)
-        self._measure_here([c for c in wanted if c not in elsewhere], rounds, until)
+        self.measure_here([c for c in wanted if c not in elsewhere], rounds, until)
+        while (best := self._best()) is not None and not self._may_win(best.configuration):
+            if best.failure is None:  # the time is over
+                break
         return {c: self.trials[c].score for c in wanted if self._known(c)}
 
     def _measured_elsewhere(
@@ -207,18 +222,48 @@ class Search:
             self._round += 1
         return trial
 
-    def _measure_here(self, configurations: Sequence[Params], rounds: int, until: float) -> None:
+    def _may_win(self, configuration: Params) -> bool:
+        """Whether it holds on everything, as far as the time suffices to find out."""
+        if configuration in self._confirmed:
+            return True
+        if not self._holds(configuration, self._end) or self._clock() >= self._end:
+            return False
+        self._report(f"verifying {text(configuration)}")
+        trial = self.trials[configuration]
+        trial.failure = self._subject.confirm(configuration)
+        if trial.failure is None:
+            self._confirmed.add(configuration)
+        else:
+            self._fail(trial)
+        self._keep([trial])
+        return trial.failure is None
+
+    def _fail(self, trial: Trial) -> None:
+        """What failed has no times, and none is relative to it."""
+        trial.samples, trial.relative = {}, {}
+        if trial.configuration == self.anchor:
+            self._lose_anchor()
+
+    def measure_here(self, configurations: Sequence[Params], rounds: int, until: float) -> None:
+        """Verify and time in this process."""
         ready = [c for c in configurations if self._holds(c, until)]
         if not ready:
             return
         self.anchor = self.anchor or ready[0]
         timed = list(dict.fromkeys([self.anchor, *ready]))
         done: set[Params] = set()
-        for _ in range(rounds):
+        for number in range(rounds):
             if self._clock() >= until:
                 break
             done |= self._take_round(timed, until)
-        self._keep([self.trials[c] for c in timed if c in done])
+            if number + 1 == FEWEST:
+                timed = [c for c in timed if c == self.anchor or not self._hopeless(c)]
+        self._keep([trial for c, trial in self.trials.items() if c in done])
+
+    def _hopeless(self, configuration: Params) -> bool:
+        """Whether even its luckiest time is far from the best's."""
+        times, best = self.trials[configuration].relative.values(), self._best()
+        return best is not None and bool(times) and min(times) > HOPELESS * best.score
 
     def _known(self, configuration: Params | None) -> bool:
         return configuration in self.trials and bool(self.trials[configuration].relative)
@@ -250,10 +295,8 @@ class Search:
             sample = self._subject.sample(configuration)
             if isinstance(sample, Failure):
                 trial.failure = sample
-                trial.samples, trial.relative = {}, {}
+                self._fail(trial)
                 self._keep([trial])
-                if configuration == self.anchor:
-                    self._lose_anchor()
             else:
                 taken[configuration] = sample
         if self.anchor in taken:
@@ -276,19 +319,33 @@ class Search:
         timed = [t for t in self.trials.values() if t.relative]
         return min(timed, key=lambda t: t.score, default=None)
 
+    def _finalists(self, best: float) -> list[Params]:
+        """The anchor, what won before and the best, those that hold on everything."""
+        always = [c for c in (self.anchor, self._preferred) if c is not None and self._known(c)]
+        near = sorted((t for t in self.trials.values() if t.relative), key=lambda t: t.score)
+        likely = [t.configuration for t in near[:FINALISTS]]
+        self._subject.prefetch([*always, *likely])
+        found = [c for c in dict.fromkeys(always) if self._may_win(c)]
+        # Half of what is left is for measuring them.
+        enough_time = (self._clock() + self._end) / 2
+        chosen = 0
+        for trial in near:
+            if chosen >= 2 and (trial.score > FINAL_MARGIN * best or self._clock() > enough_time):
+                break
+            if chosen == FINALISTS:
+                break
+            if self._may_win(trial.configuration):
+                chosen += 1
+                found.append(trial.configuration)
+        return list(dict.fromkeys(found))
+
     def _final(self) -> None:
         """Measure the best once more, all in every round, the anchor twice."""
         best = self._best()
         if best is None or self.anchor is None:
             return
-        near = sorted((t for t in self.trials.values() if t.relative), key=lambda t: t.score)
-        near = [t for i, t in enumerate(near) if i < 2 or t.score <= FINAL_MARGIN * best.score]
-        near = near[:FINALISTS]
-        always = [c for c in (self.anchor, self._preferred) if c is not None and self._known(c)]
-        timed = list(dict.fromkeys([*always, *(t.configuration for t in near)]))
-        self._subject.prefetch(timed)
-        timed = [c for c in timed if self._holds(c, self._end)]
-        if len(timed) == 1:
+        timed = self._finalists(best.score)
+        if self.anchor not in timed or len(timed) == 1:
             return
         for _ in range(FINAL_ROUNDS):
             number, anchor = self._round, self.anchor
@@ -310,7 +367,7 @@ class Search:
 
     def _decide(self, complete: bool, interrupted: bool) -> Found:
         timed = {c: t for c, t in self.trials.items() if t.relative}
-        order = [c for c in self._space if c in timed]
+        order = [c for c in self._space if c in timed and c in self._confirmed]
         if self._preferred in order:
             order.remove(self._preferred)
             order.insert(0, self._preferred)
@@ -327,7 +384,10 @@ class Search:
         winner = next((c for c in order if text(c) == ranking.winner), None)
         default = self._space[0]
         sound = default not in self.trials or self.trials[default].failure is None
-        too_short = len(timed) <= 1 < len(self._space) and sound and not complete
+        nothing = bool(timed) and not order  # could be confirmed
+        too_short = (
+            sound and len(self._space) > 1 and (nothing or (len(timed) <= 1 and not complete))
+        )
         if too_short:
             winner = default
         return Found(winner, ranking, self.trials, noise, too_short, complete, interrupted)
