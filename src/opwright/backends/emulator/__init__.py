@@ -71,11 +71,13 @@ class EmulatorBackend(Backend):
         kernel: Kernel,
         dtypes: Mapping[str, DType],
         params: Mapping[str, int],
+        *,
+        counted: bool = False,
     ) -> Artifact:
-        """See ``Backend.build``; ``UnsupportedError`` names what the emulator does not have."""
+        """See ``Backend.build``; branches are counted only in what was built ``counted``."""
         from opwright.backends.emulator.building import build_kernel
 
-        return build_kernel(signature, kernel, dtypes, params)
+        return build_kernel(signature, kernel, dtypes, params, counted)
 
     def open(
         self,
