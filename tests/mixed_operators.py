@@ -47,7 +47,9 @@ extern "C" void blend(const T* x, const U* w, V* out, int64_t batch, int64_t k, 
 import numpy as np
 from opwright import Kernel, T, Tensor, U, V, operator
 
-@operator(dtypes={"T U V": ["f32", "f64", "bf16", "i8 i8 i32"]}, flops="2*m*n*k", torch="torch.matmul")
+@operator(
+    dtypes={"T U V": ["f32", "f64", "bf16", "i8 i8 i32"]}, flops="2*m*n*k", torch="torch.matmul"
+)
 def batched(a: Tensor[T, "#... m k"], b: Tensor[U, "#... k n"]) -> Tensor[V, "#... m n"]:
     \"\"\"The products of matrices, item by item.\"\"\"
     return a @ b

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -208,3 +209,15 @@ def test_attributes_and_cold_caches(target: Target) -> None:
         assert {c.cache for c in history.configurations("affine", place="won")} == {"cold", "warm"}
     assert opwright(*words, "--cache", "warm,cold").code == 2
     assert opwright(*words, "--attr", "scal=3").code == 2
+
+
+def test_an_extra_that_is_not_installed(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, words in (
+        ("distributed", ["--cluster", "tcp://127.0.0.1:1"]),
+        ("optuna", ["--strategy", "optuna"]),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        ran = opwright("tune", target.reference, "--shape", "9", *words)
+        assert ran.code == 3
+        assert f"{module} cannot be imported" in ran.err
+        assert "pip install 'opwright[" in ran.err

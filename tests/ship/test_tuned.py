@@ -11,11 +11,11 @@ import pytest
 
 from opwright.backends.registry import backend_named
 from opwright.catalog.find import load_folder
-from opwright.history.records import Result, Times
+from opwright.history.records import Configuration, Result, Times
 from opwright.history.store import History
 from opwright.ship.plan import Plan, plan_library
 from opwright.ship.tuned import tuned_for
-from opwright.spec.operator import OperatorSpec
+from opwright.spec.operator import OperatorSpec, parse_dtypes
 from ship.tools import affine_folder, dltensor, load, opwright
 
 
@@ -56,6 +56,30 @@ def measured(
     history.add_result(run, Result("affine", kernel, "cpu", "f32", "held", **fields))  # type: ignore[arg-type]
 
 
+def tuned(
+    history: History, spec: OperatorSpec, times: dict[int, float], n: int = 1000, **more: object
+) -> None:
+    """What 'tune' records of cpu_v1 by its tunable, the fastest as the winner."""
+    row, [dtypes] = spec.row("cpu_v1"), parse_dtypes(spec.signature, "f32")
+    backend = backend_named("cpu")
+    machine = backend.probe().fingerprint
+    best = min(times, key=times.__getitem__)
+    found = []
+    for step, ns in times.items():
+        params = {"STEP": step}
+        fields = {
+            "artifact_key": backend.build(spec.signature, row, dtypes, params).key,
+            "place": "won" if step == best else "",
+            "times": Times(ns, ns, ns, ns, (ns,), 1),
+            **more,
+        }
+        source = history.keep_source(row.path)
+        key = ("affine", row.name, "cpu", machine, "f32", {"n": n}, 1, params, source, "held")
+        found.append(Configuration(*key, **fields))  # type: ignore[arg-type]
+    run = history.start_run("opwright tune affine", machine=machine, facts={})
+    history.keep_configurations(run, found)
+
+
 @pytest.fixture
 def spec(tmp_path: Path) -> OperatorSpec:
     return two_rungs(tmp_path / "affine")
@@ -82,6 +106,42 @@ def test_a_faster_rung_gets_its_range(spec: OperatorSpec, tmp_path: Path) -> Non
             "affine f32 baseline cpu_v1 STEP=2 n=500..2000",
             "affine f32 baseline cpu_v2",
         ]
+
+
+RANGED = "affine f32 baseline cpu_v1 STEP=2 n=500..2000"
+
+
+def test_what_tuning_chose_gets_its_range(spec: OperatorSpec, tmp_path: Path) -> None:
+    with History.open(tmp_path / "history") as history:
+        tuned(history, spec, {1: 800.0, 2: 700.0})
+        # Of the last rung nothing is known there.
+        assert chain(spec, history) == ["affine f32 baseline cpu_v2"]
+        measured(history, spec, "cpu_v2", 1000, 900.0)
+        assert chain(spec, history) == [RANGED, "affine f32 baseline cpu_v2"]
+        # A newer tuning, which the default won.
+        tuned(history, spec, {1: 600.0, 2: 700.0})
+        assert chain(spec, history)[0] == "affine f32 baseline cpu_v1 n=500..2000"
+
+
+def test_a_last_rung_that_was_tuned(spec: OperatorSpec, tmp_path: Path) -> None:
+    spec.rows = spec.rows[:1]
+    with History.open(tmp_path / "history") as history:
+        tuned(history, spec, {1: 800.0, 2: 700.0})
+        assert chain(spec, history) == [RANGED, "affine f32 baseline cpu_v1"]
+        tuned(history, spec, {1: 600.0, 2: 700.0})
+        assert chain(spec, history) == ["affine f32 baseline cpu_v1"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"artifact_key": "of another header"}, {"cache": "cold"}, {"noise": 0.3}]
+)
+def test_a_tuning_that_proves_nothing(
+    spec: OperatorSpec, tmp_path: Path, more: dict[str, object]
+) -> None:
+    spec.rows = spec.rows[:1]
+    with History.open(tmp_path / "history") as history:
+        tuned(history, spec, {1: 800.0, 2: 700.0}, **more)
+        assert chain(spec, history) == ["affine f32 baseline cpu_v1"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from opwright.spec.dtypes import short_dtypes
 from opwright.spec.errors import MachineError, NothingSelectedError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.tune.kernel import Tuned
-from opwright.tune.search import text
+from opwright.tune.kernel import Laboratory, Tuned
+from opwright.tune.search import Helpers, text
 from opwright.tune.strategies import STRATEGIES
 
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
@@ -47,6 +49,9 @@ def duration_of(value: str) -> float:
 @click.option("--budget", type=duration_of, default="60s", help="Time in all: 60s, 2m.")
 @click.option("--strategy", default="auto", help=f"{', '.join(STRATEGIES)}.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random choices.")
+@click.option(
+    "--cluster", metavar="ADDRESS", help="Workers of a Dask scheduler, as tcp://host:port."
+)
 @click.option("--export", "to", type=click.Path(path_type=Path), help="Write what is kept as T4.")
 @click.option(
     "--import", "source", type=click.Path(path_type=Path), help="Keep a T4 file's results."
@@ -64,6 +69,7 @@ def command(
     budget: float,
     strategy: str,
     seed: int,
+    cluster: str | None,
     to: Path | None,
     source: Path | None,
 ) -> None:
@@ -108,7 +114,20 @@ def command(
         output.say(reason)
     if not jobs:
         raise MachineError(f"nothing can be tuned on this machine: {'; '.join(reasons)}")
-    _tune(output, jobs, budget, strategy, seed)
+    with ExitStack() as stack:
+        helped = None
+        if cluster is not None:
+            from opwright.tune.cluster import Cluster, Helpers
+
+            notices: list[str] = output.data.setdefault("cluster", [])
+
+            def say(text: str) -> None:
+                notices.append(text)
+                output.say(text)
+
+            workers = stack.enter_context(Cluster(cluster, say))
+            helped = partial(Helpers, workers)
+        _tune(output, jobs, budget, strategy, seed, helped)
 
 
 def _setups(
@@ -184,6 +203,7 @@ def _tune(
     budget: float,
     strategy: str,
     seed: int,
+    helped: Callable[[Laboratory], Helpers] | None,
 ) -> None:
     from opwright.backends.registry import backend_named
     from opwright.report.formats import to_json
@@ -208,6 +228,7 @@ def _tune(
                     run,
                     strategy=strategy,
                     seed=seed,
+                    helped=helped,
                     progress=progress,
                 )
             output.data.setdefault("tuned", []).append(tuned_data(target, tuned))

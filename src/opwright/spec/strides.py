@@ -65,7 +65,7 @@ def walk(
     every input and the output by. Dimensions that can be walked as one are one.
     """
     leads = {
-        p.name: tuple(shape[: len(shape) - len(p.type.own)])
+        p.name: tuple(shape[: len(shape) - len(p.type.own)]) if p.type.open else ()
         for p, shape in zip(signature.inputs, shapes, strict=True)
     }
     whole = signature.joined(tuple(leads[p.name] for p in signature.batched))

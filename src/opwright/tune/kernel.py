@@ -24,7 +24,7 @@ from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, OpwrightError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.tune.search import Failure, Found, Search, Trial, text
+from opwright.tune.search import Failure, Found, Helpers, Search, Trial, text
 from opwright.tune.strategies import STRATEGIES, Params
 from opwright.verify.engine import LIMITED, quick_cases
 from opwright.verify.launch import Workers, run_case
@@ -77,13 +77,15 @@ def tune(
     *,
     strategy: str = "auto",
     seed: int = 0,
+    helped: Callable[[Laboratory], Helpers] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Tuned:
     """Find the fastest configuration of ``kernel`` in ``budget`` seconds, and keep all in ``run``.
 
-    Nothing is timed before it was verified on the very inputs and on the quick matrix of cases.
-    What crashes, hangs, is wrong or does not compile is kept as such. A ``KeyboardInterrupt`` ends
-    the search, not the function: ``found.interrupted`` says so.
+    Nothing is timed before it was verified on the very inputs, and nothing wins, or is taken for
+    the best so far, before it was verified on the quick matrix of cases. What crashes, hangs, is
+    wrong or does not compile is kept as such. A ``KeyboardInterrupt`` ends the search, not the
+    function: ``found.interrupted`` says so. ``helped`` makes those who measure elsewhere.
 
     Raises ``MachineError`` where the kernel cannot run here or the setup does not fit in memory,
     ``OpwrightError`` where the operator's own tolerance cannot be trusted.
@@ -91,12 +93,13 @@ def tune(
     backend = backend_named(kernel.backend)
     check_memory(spec, setup.case, backend.memory_available())
     space = [tuple(params.items()) for params in kernel.space()]
-    with _Laboratory(spec, kernel, reference, setup, backend, history, run, budget) as laboratory:
+    with Laboratory(spec, kernel, reference, setup, backend, history, run, budget) as laboratory:
         search = Search(
             space,
             laboratory,
             budget,
             preferred=laboratory.earlier_winner(),
+            helpers=helped(laboratory) if helped is not None else None,
             seed=seed,
             keep=laboratory.keep,
             progress=progress,
@@ -107,7 +110,19 @@ def tune(
         return Tuned(kernel, setup, found, run, laboratory.records, laboratory.findings)
 
 
-class _Laboratory:
+@dataclass(frozen=True)
+class Measured:
+    """What one process found out about a configuration, for another to keep."""
+
+    trial: Trial
+    artifact: Artifact | None
+    cases: int
+    first: float
+    calls: int
+    findings: Sequence[Finding]
+
+
+class Laboratory:
     """The kernel as the search sees it (a ``Subject``), and the history's records of it."""
 
     def __init__(
@@ -123,15 +138,15 @@ class _Laboratory:
     ) -> None:
         self.records: dict[Params, Configuration] = {}
         self.findings: list[Finding] = []
-        self._spec = spec
-        self._kernel = kernel
-        self._reference = reference
-        self._setup = setup
+        self.spec = spec
+        self.kernel = kernel
+        self.setup = setup
         self._shape = setup.case.recorded(spec.signature)
+        self._reference = reference
         self._backend = backend
         self._history = history
         self._run = run
-        self._machine = backend.probe().fingerprint
+        self.machine = backend.probe().fingerprint
         self._source_hash = history.keep_source(kernel.path)
         self._time_limit = min(TIME_LIMIT, max(FIRST_LIMIT, budget))
         self._threads = setup.threads if kernel.threads else 1
@@ -171,60 +186,101 @@ class _Laboratory:
             for configuration in configurations:
                 self._build(configuration)
 
+    def key(self, configuration: Params | None) -> str:
+        """The key of the binary of ``configuration``; empty where it was not built."""
+        artifact = self._artifacts.get(configuration) if configuration is not None else None
+        return artifact.key if artifact is not None else ""
+
+    def provide(self, configuration: Params, built: Artifact | BuildError) -> None:
+        """Take what was built elsewhere instead of building ``configuration``."""
+        done: Future[Artifact] = Future()
+        if isinstance(built, BuildError):
+            done.set_exception(built)
+        else:
+            done.set_result(built)
+        self._builds[configuration] = done
+
+    def measured(self, trial: Trial) -> Measured:
+        """What is known of ``trial``, for another process."""
+        configuration = trial.configuration
+        name = f"{text(configuration)}: "
+        return Measured(
+            trial,
+            self._artifacts.get(configuration),
+            self._cases.get(configuration, 0),
+            self._first.get(configuration, 0.0),
+            self._calls.get(configuration, 0),
+            [f for f in self.findings if f.message.startswith(name)],
+        )
+
+    def adopt(self, theirs: Measured) -> Trial:
+        """Keep what another process found out."""
+        configuration = theirs.trial.configuration
+        if theirs.artifact is not None:
+            self._artifacts.setdefault(configuration, theirs.artifact)
+        self._cases.setdefault(configuration, theirs.cases)
+        self._first.setdefault(configuration, theirs.first)
+        self._calls[configuration] = theirs.calls or 1
+        self.findings += theirs.findings
+        return theirs.trial
+
     def _build(self, configuration: Params) -> Future[Artifact]:
         if configuration not in self._builds:
             self._builds[configuration] = self._pool.submit(
                 self._backend.build,
-                self._spec.signature,
-                self._kernel,
-                self._setup.dtypes,
+                self.spec.signature,
+                self.kernel,
+                self.setup.dtypes,
                 dict(configuration),
             )
         return self._builds[configuration]
 
     def verify(self, configuration: Params) -> Failure | None:
-        """See ``Subject.verify``: on the very inputs it will be timed on, then on the matrix."""
+        """See ``Subject.verify``: on the very inputs it will be timed on."""
         self._cases[configuration] = 0
         try:
             artifact = self._build(configuration).result()
         except BuildError as error:
-            command = self._verify_command(configuration, self._setup.dtypes)
+            command = self._verify_command(configuration, self.setup.dtypes)
             return self._failed(configuration, error.kind, str(error), error.diagnostics, command)
         self._artifacts[configuration] = artifact
         if self._own is None:
-            self._own = prepare(self._spec, self._setup.case, with_witness=False)
-        if failure := self._check(configuration, self._own, self._setup.threads):
+            self._own = prepare(self.spec, self.setup.case, with_witness=False)
+        if failure := self._check(configuration, self._own, self.setup.threads):
             # Refuted whatever the matrix says; a hang may be the time limit's fault.
             if failure.kind != "hang":
-                self._history.record_verdict(artifact.key, self._machine, "wrong", 1, partial=True)
+                self._history.record_verdict(artifact.key, self.machine, "wrong", 1, partial=True)
             return failure
-        if self._history.verdict(artifact.key, self._machine) == "held":
+        return None
+
+    def confirm(self, configuration: Params) -> Failure | None:
+        """See ``Subject.confirm``: on the quick matrix, unless that is known of this very build."""
+        artifact = self._artifacts[configuration]
+        if self._history.verdict(artifact.key, self.machine) == "held":
             return None
         for number, prepared in enumerate(self._prepared_matrix()):
             if failure := self._check(configuration, prepared, None, number):
                 self._history.record_verdict(
-                    artifact.key, self._machine, "wrong", self._cases[configuration]
+                    artifact.key, self.machine, "wrong", self._cases[configuration]
                 )
                 return failure
-        self._history.record_verdict(
-            artifact.key, self._machine, "held", self._cases[configuration]
-        )
+        self._history.record_verdict(artifact.key, self.machine, "held", self._cases[configuration])
         return None
 
     def _prepared_matrix(self) -> list[Prepared]:
         if self._matrix is None:
-            cases = quick_cases(self._spec, self._setup.dtypes, [self._kernel])
-            found = untrusted(self._spec, self._setup.dtypes, cases, self._reference)
+            cases = quick_cases(self.spec, self.setup.dtypes, [self.kernel])
+            found = untrusted(self.spec, self.setup.dtypes, cases, self._reference)
             if found:
                 raise OpwrightError(f"{found[0].message}; see: {found[0].command}")
-            self._matrix = [prepare(self._spec, case, with_witness=False) for case in cases]
+            self._matrix = [prepare(self.spec, case, with_witness=False) for case in cases]
         return self._matrix
 
     def _check(
         self, configuration: Params, prepared: Prepared, threads: int | None, number: int = 0
     ) -> Failure | None:
         if self._workers is None:
-            openmp = "-fopenmp" in self._kernel.flags
+            openmp = "-fopenmp" in self.kernel.flags
             self._workers = Workers(
                 self._opened.enter_context(self._backend.open(self._time_limit)),
                 self._opened.enter_context(self._backend.open(self._time_limit, LIMITED))
@@ -234,7 +290,7 @@ class _Laboratory:
         checked = run_case(
             self._workers,
             self._artifacts[configuration],
-            self._kernel,
+            self.kernel,
             prepared,
             threads,
             number,
@@ -261,15 +317,15 @@ class _Laboratory:
             device = self._opened.enter_context(self._backend.open(self._time_limit))
             own = self._own
             output = ("out", own.shape, own.output)
-            inputs, values = own.operands(self._kernel)
+            inputs, values = own.operands(self.kernel)
             self._timer = device, device.upload(inputs, output, "aligned"), values
         device, buffers, values = self._timer
         taken = device.clock(
             self._artifacts[configuration],
             buffers,
             values,
-            self._setup.threads,
-            self._setup.cache,
+            self.setup.threads,
+            self.setup.cache,
             1,
             MIN_SAMPLE_NS,
         )
@@ -298,11 +354,11 @@ class _Laboratory:
         self.findings.append(
             Finding(
                 kind=kind,
-                operator=self._spec.name,
-                kernel=self._kernel.name,
+                operator=self.spec.name,
+                kernel=self.kernel.name,
                 message=f"{text(configuration)}: {message}",
-                file=str(self._kernel.path),
-                case=str(self._setup.case),
+                file=str(self.kernel.path),
+                case=str(self.setup.case),
                 command=command,
                 details={"output": output} if output else {},
             )
@@ -312,16 +368,16 @@ class _Laboratory:
     def _verify_command(
         self, configuration: Params, what: Case | Mapping[str, DType], threads: int = 0
     ) -> str:
-        name = f"{self._reference}/{self._kernel.name}"
-        chosen = {t: v for t, v in configuration if v != self._kernel.defaults[t]}
-        return verify_command(self._spec, name, what, params=chosen, threads=threads)
+        name = f"{self._reference}/{self.kernel.name}"
+        chosen = {t: v for t, v in configuration if v != self.kernel.defaults[t]}
+        return verify_command(self.spec, name, what, params=chosen, threads=threads)
 
     def _bench_command(self, configuration: Params) -> str:
-        case = self._setup.case
+        case = self.setup.case
         words = [
-            shlex.join(["opwright", "bench", f"{self._reference}/{self._kernel.name}"]),
-            case.sizes(self._spec.signature),
-            f"--threads {self._setup.threads} --cache {self._setup.cache}",
+            shlex.join(["opwright", "bench", f"{self._reference}/{self.kernel.name}"]),
+            case.sizes(self.spec.signature),
+            f"--threads {self.setup.threads} --cache {self.setup.cache}",
             *(f"--param {t}={v}" for t, v in configuration),
         ]
         return " ".join(words)
@@ -329,20 +385,20 @@ class _Laboratory:
     def earlier_winner(self) -> Params | None:
         """What the newest tuning of the very same build, shape and threads chose, if any."""
         won = self._history.configurations(
-            self._spec.name,
-            self._kernel.name,
+            self.spec.name,
+            self.kernel.name,
             source_hash=self._source_hash,
-            machine=self._machine,
-            dtype=short_dtypes(self._setup.dtypes),
+            machine=self.machine,
+            dtype=short_dtypes(self.setup.dtypes),
             threads=self._threads,
             place="won",
         )
         for record in reversed(won):
-            if (record.shape, record.cache) != (self._shape, self._setup.cache):
+            if (record.shape, record.cache) != (self._shape, self.setup.cache):
                 continue
-            if record.params.keys() != self._kernel.tune.keys():
+            if record.params.keys() != self.kernel.tune.keys():
                 return None
-            configuration = tuple((t, record.params[t]) for t in self._kernel.tune)
+            configuration = tuple((t, record.params[t]) for t in self.kernel.tune)
             # The key covers what the record's columns do not: the headers that the source reads.
             try:
                 built = self._build(configuration).result()
@@ -392,11 +448,11 @@ class _Laboratory:
                 self._calls[configuration],
             )
         return Configuration(
-            operator=self._spec.name,
-            kernel=self._kernel.name,
-            backend=self._kernel.backend,
-            machine=self._machine,
-            dtype=short_dtypes(self._setup.dtypes),
+            operator=self.spec.name,
+            kernel=self.kernel.name,
+            backend=self.kernel.backend,
+            machine=self.machine,
+            dtype=short_dtypes(self.setup.dtypes),
             shape=self._shape,
             threads=self._threads,
             params=dict(configuration),
@@ -405,14 +461,14 @@ class _Laboratory:
             message=trial.failure.message if trial.failure else "",
             artifact_key=artifact.key if artifact else "",
             compiler=artifact.compiler if artifact else "",
-            flags=artifact.flags if artifact else tuple(self._kernel.flags),
-            isa=self._kernel.isa,
+            flags=artifact.flags if artifact else tuple(self.kernel.flags),
+            isa=self.kernel.isa,
             cases=self._cases.get(configuration, 0),
             build_seconds=artifact.seconds if artifact else 0.0,
             place=place,
             times=times,
             noise=noise,
-            cache=self._setup.cache,
+            cache=self.setup.cache,
         )
 
 

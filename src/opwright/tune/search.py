@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +16,10 @@ from opwright.tune.strategies import Params, Scores, Strategy
 # The part of the budget for measuring the best once more, side by side, until they can be told
 # apart: what wins by five samples is as likely lucky as fast.
 FINAL_SHARE = 0.35
+# After so many rounds, what was never faster than this against the best so far is left at that: of
+# a space for any CPU most is far off, and would take most of the time.
+FEWEST = 2
+HOPELESS = 1.5
 # At most so many are in the final, none slower than this against the best so far.
 FINALISTS = 6
 FINAL_MARGIN = 1.15
@@ -41,10 +45,28 @@ class Subject(Protocol):
         """Begin building these, where that disturbs no measurement."""
 
     def verify(self, configuration: Params) -> Failure | None:
-        """Build it and verify it; called once for each, before any sample."""
+        """Build it and verify it on what it is timed on; once for each, before any sample."""
+
+    def confirm(self, configuration: Params) -> Failure | None:
+        """Verify it on everything else; called once for each that may win."""
 
     def sample(self, configuration: Params) -> float | Failure:
         """One time in nanoseconds per call."""
+
+
+class Helpers(Protocol):
+    """Who measures elsewhere."""
+
+    def prefetch(self, configurations: Sequence[Params]) -> None:
+        """Begin building these."""
+
+    def measure(
+        self, configurations: Sequence[Params], anchor: Params, rounds: int, until: float
+    ) -> Iterator[Sequence[Trial]]:
+        """Trials of ``configurations``, relative to ``anchor``, as they arrive.
+
+        What is not among them by the end is for the caller to measure.
+        """
 
 
 @dataclass
@@ -88,8 +110,10 @@ def text(configuration: Params) -> str:
 class Search:
     """One search. ``trials`` is what is known at any time, in the order of trying.
 
-    ``space`` has the default first. ``preferred`` is what won before: it is in the final, and wins
-    where it ties. ``keep`` is told of what is newly known, ``progress`` how far the search is.
+    ``space`` has the default first; ``anchor`` is what times are relative to, the default unless
+    that failed. ``preferred`` is what won before: it is in the final, and wins
+    where it ties. With ``helpers`` all but the default and the final is left to them as far as they
+    can. ``keep`` is told of what is newly known, ``progress`` how far the search is.
     """
 
     def __init__(
@@ -99,6 +123,7 @@ class Search:
         budget: float,
         *,
         preferred: Params | None = None,
+        helpers: Helpers | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
         keep: Callable[[Sequence[Trial]], None] = lambda _: None,
@@ -111,11 +136,14 @@ class Search:
         self._end = clock() + budget
         self._explore_until = clock() + budget * (1 - FINAL_SHARE)
         self._preferred = preferred if preferred in space else None
+        self._helpers = helpers
+        self._away: set[Params] = set()  # known from elsewhere only
+        self._confirmed: set[Params] = set()
         self._random = np.random.default_rng(seed)
         self._keep = keep
         self._progress = progress
         self._round = 0
-        self._anchor: Params | None = None
+        self.anchor: Params | None = None
         # Of the final: the complete rounds, and the anchor's second time over its first in each.
         self._complete: list[int] = []
         self._twin: list[float] = []
@@ -134,43 +162,123 @@ class Search:
         batches = strategy(self._space, self._random)
         first = [self._space[0], *([self._preferred] if self._preferred else [])]
         self._subject.prefetch(first)
-        self._measure(first, MIN_ROUNDS, self._explore_until)
+        self.measure(first, MIN_ROUNDS, self._explore_until)
+        builder = self._helpers or self._subject
         try:
             batch = next(batches)
             while self._clock() < self._explore_until:
-                self._subject.prefetch([*batch.configurations, *batch.ahead])
-                scores = self._measure(batch.configurations, batch.rounds, self._explore_until)
+                builder.prefetch([*batch.configurations, *batch.ahead])
+                scores = self.measure(batch.configurations, batch.rounds, self._explore_until)
                 batch = batches.send(scores)
         except StopIteration:
             return True
         return False
 
-    def _measure(self, configurations: Sequence[Params], rounds: int, until: float) -> Scores:
-        """Verify and time; the scores of those that got times in these rounds."""
-        ready = [c for c in dict.fromkeys(configurations) if self._holds(c, until)]
+    def measure(self, configurations: Sequence[Params], rounds: int, until: float) -> Scores:
+        """Verify and time until then; the scores of those that got times in these rounds.
+
+        Whenever there is a new best, it is confirmed before it counts: verifying on everything
+        takes many times as long as the times that tell good from bad.
+        """
+        wanted = list(dict.fromkeys(configurations))
+        elsewhere = self._measured_elsewhere(wanted, rounds, until)
+        self.measure_here([c for c in wanted if c not in elsewhere], rounds, until)
+        while (best := self._best()) is not None and not self._may_win(best.configuration):
+            if best.failure is None:  # the time is over
+                break
+        return {c: self.trials[c].score for c in wanted if self._known(c)}
+
+    def _measured_elsewhere(
+        self, configurations: Sequence[Params], rounds: int, until: float
+    ) -> set[Params]:
+        """Those that the helpers found out about; none before there is a time to compare with."""
+        known: set[Params] = set()
+        if self._helpers is None or self.anchor is None:
+            return known
+        there = [c for c in configurations if c != self.anchor and not self._failed(c)]
+        self._report(f"measuring {len(there)} elsewhere")
+        for trials in self._helpers.measure(there, self.anchor, rounds, until):
+            adopted = [self._adopt(trial) for trial in trials if trial.configuration in there]
+            known |= {trial.configuration for trial in adopted}
+            self._keep(adopted)
+            self._report(f"measuring {len(there) - len(known)} elsewhere")
+        return known
+
+    def _failed(self, configuration: Params) -> bool:
+        return configuration in self.trials and self.trials[configuration].failure is not None
+
+    def _adopt(self, theirs: Trial) -> Trial:
+        """Add what was found out elsewhere to what is known; its rounds are further ones."""
+        configuration = theirs.configuration
+        if configuration not in self.trials:
+            self._away.add(configuration)
+        trial = self.trials.setdefault(configuration, Trial(configuration))
+        trial.failure = theirs.failure
+        if trial.failure is not None:
+            trial.samples, trial.relative = {}, {}
+        for number in sorted(theirs.relative):
+            trial.samples[self._round] = theirs.samples[number]
+            trial.relative[self._round] = theirs.relative[number]
+            self._round += 1
+        return trial
+
+    def _may_win(self, configuration: Params) -> bool:
+        """Whether it holds on everything, as far as the time suffices to find out."""
+        if configuration in self._confirmed:
+            return True
+        if not self._holds(configuration, self._end) or self._clock() >= self._end:
+            return False
+        self._report(f"verifying {text(configuration)}")
+        trial = self.trials[configuration]
+        trial.failure = self._subject.confirm(configuration)
+        if trial.failure is None:
+            self._confirmed.add(configuration)
+        else:
+            self._fail(trial)
+        self._keep([trial])
+        return trial.failure is None
+
+    def _fail(self, trial: Trial) -> None:
+        """What failed has no times, and none is relative to it."""
+        trial.samples, trial.relative = {}, {}
+        if trial.configuration == self.anchor:
+            self._lose_anchor()
+
+    def measure_here(self, configurations: Sequence[Params], rounds: int, until: float) -> None:
+        """Verify and time in this process."""
+        ready = [c for c in configurations if self._holds(c, until)]
         if not ready:
-            return {}
-        self._anchor = self._anchor or ready[0]
-        timed = list(dict.fromkeys([self._anchor, *ready]))
+            return
+        self.anchor = self.anchor or ready[0]
+        timed = list(dict.fromkeys([self.anchor, *ready]))
         done: set[Params] = set()
-        for _ in range(rounds):
+        for number in range(rounds):
             if self._clock() >= until:
                 break
             done |= self._take_round(timed, until)
-        self._keep([self.trials[c] for c in timed if c in done])
-        return {c: self.trials[c].score for c in ready if self._known(c)}
+            if number + 1 == FEWEST:
+                timed = [c for c in timed if c == self.anchor or not self._hopeless(c)]
+        self._keep([trial for c, trial in self.trials.items() if c in done])
+
+    def _hopeless(self, configuration: Params) -> bool:
+        """Whether even its luckiest time is far from the best's."""
+        times, best = self.trials[configuration].relative.values(), self._best()
+        return best is not None and bool(times) and min(times) > HOPELESS * best.score
 
     def _known(self, configuration: Params | None) -> bool:
         return configuration in self.trials and bool(self.trials[configuration].relative)
 
     def _holds(self, configuration: Params, until: float) -> bool:
-        if configuration not in self.trials:
+        if configuration not in self.trials or configuration in self._away:
             if self._clock() >= until:
                 return False
             self._report(f"verifying {text(configuration)}")
-            trial = Trial(configuration, self._subject.verify(configuration))
+            trial = self.trials.get(configuration) or Trial(configuration)
+            trial.failure = trial.failure or self._subject.verify(configuration)
             self.trials[configuration] = trial
+            self._away.discard(configuration)
             if trial.failure is not None:
+                trial.samples, trial.relative = {}, {}
                 self._keep([trial])
         return self.trials[configuration].failure is None
 
@@ -187,49 +295,63 @@ class Search:
             sample = self._subject.sample(configuration)
             if isinstance(sample, Failure):
                 trial.failure = sample
-                trial.samples, trial.relative = {}, {}
+                self._fail(trial)
                 self._keep([trial])
-                if configuration == self._anchor:
-                    self._lose_anchor()
             else:
                 taken[configuration] = sample
-        if self._anchor in taken:
+        if self.anchor in taken:
             for configuration, sample in taken.items():
                 trial = self.trials[configuration]
                 trial.samples[number] = sample
-                trial.relative[number] = sample / taken[self._anchor]
+                trial.relative[number] = sample / taken[self.anchor]
             return set(taken)
         return set()
 
     def _lose_anchor(self) -> None:
         """The anchor failed while it was timed: times relative to it say nothing any more."""
-        self._anchor = None
+        self.anchor = None
         for trial in self.trials.values():
             trial.samples, trial.relative = {}, {}
         held = [t.configuration for t in self.trials.values() if t.failure is None]
-        self._anchor = held[0] if held else None
+        self.anchor = held[0] if held else None
 
     def _best(self) -> Trial | None:
         timed = [t for t in self.trials.values() if t.relative]
         return min(timed, key=lambda t: t.score, default=None)
 
+    def _finalists(self, best: float) -> list[Params]:
+        """The anchor, what won before and the best, those that hold on everything."""
+        always = [c for c in (self.anchor, self._preferred) if c is not None and self._known(c)]
+        near = sorted((t for t in self.trials.values() if t.relative), key=lambda t: t.score)
+        likely = [t.configuration for t in near[:FINALISTS]]
+        self._subject.prefetch([*always, *likely])
+        found = [c for c in dict.fromkeys(always) if self._may_win(c)]
+        # Half of what is left is for measuring them.
+        enough_time = (self._clock() + self._end) / 2
+        chosen = 0
+        for trial in near:
+            if chosen >= 2 and (trial.score > FINAL_MARGIN * best or self._clock() > enough_time):
+                break
+            if chosen == FINALISTS:
+                break
+            if self._may_win(trial.configuration):
+                chosen += 1
+                found.append(trial.configuration)
+        return list(dict.fromkeys(found))
+
     def _final(self) -> None:
         """Measure the best once more, all in every round, the anchor twice."""
         best = self._best()
-        if best is None or self._anchor is None:
+        if best is None or self.anchor is None:
             return
-        near = sorted((t for t in self.trials.values() if t.relative), key=lambda t: t.score)
-        near = [t for i, t in enumerate(near) if i < 2 or t.score <= FINAL_MARGIN * best.score]
-        near = near[:FINALISTS]
-        always = [c for c in (self._anchor, self._preferred) if c is not None and self._known(c)]
-        timed = list(dict.fromkeys([*always, *(t.configuration for t in near)]))
-        if len(timed) == 1:
+        timed = self._finalists(best.score)
+        if self.anchor not in timed or len(timed) == 1:
             return
         for _ in range(FINAL_ROUNDS):
-            number, anchor = self._round, self._anchor
+            number, anchor = self._round, self.anchor
             done = self._take_round(timed, self._end)
             timed = [c for c in timed if self.trials[c].failure is None]
-            if anchor != self._anchor or len(done) < len(timed) or self._clock() >= self._end:
+            if anchor != self.anchor or len(done) < len(timed) or self._clock() >= self._end:
                 break
             again = self._subject.sample(anchor)
             if isinstance(again, Failure):
@@ -245,7 +367,7 @@ class Search:
 
     def _decide(self, complete: bool, interrupted: bool) -> Found:
         timed = {c: t for c, t in self.trials.items() if t.relative}
-        order = [c for c in self._space if c in timed]
+        order = [c for c in self._space if c in timed and c in self._confirmed]
         if self._preferred in order:
             order.remove(self._preferred)
             order.insert(0, self._preferred)
@@ -262,7 +384,10 @@ class Search:
         winner = next((c for c in order if text(c) == ranking.winner), None)
         default = self._space[0]
         sound = default not in self.trials or self.trials[default].failure is None
-        too_short = len(timed) <= 1 < len(self._space) and sound and not complete
+        nothing = bool(timed) and not order  # could be confirmed
+        too_short = (
+            sound and len(self._space) > 1 and (nothing or (len(timed) <= 1 and not complete))
+        )
         if too_short:
             winner = default
         return Found(winner, ranking, self.trials, noise, too_short, complete, interrupted)
@@ -272,6 +397,6 @@ class Search:
             return
         best = self._best()
         so_far = ""
-        if best is not None and self._anchor is not None:
+        if best is not None and self.anchor is not None:
             so_far = f"; best so far {text(best.configuration)}, {1 / best.score:.2f}x"
         self._progress(len(self.trials), len(self._space), what + so_far)

@@ -59,11 +59,13 @@ def shuffled(space: Sequence[Params], random: np.random.Generator) -> Batches:
 def local(space: Sequence[Params], random: np.random.Generator) -> Batches:
     """From the default to the fastest neighbour, and on; where none is faster, from elsewhere.
 
-    Neighbours differ in one tunable, by one step among its values in numerical order.
+    Neighbours differ in one tunable, by one step among its values in numerical order. Where steps
+    in several tunables gain, all of them at once are tried as well: defaults for another CPU are
+    many steps away in each.
     """
     known: dict[Params, float] = {}
     tried: set[Params] = set()
-    neighbours = _neighbourhood(space)
+    neighbours, within = _neighbourhood(space), set(space)
     start: Params | None = space[0]
     while start is not None:
         if start not in tried:
@@ -76,12 +78,28 @@ def local(space: Sequence[Params], random: np.random.Generator) -> Batches:
             for batch in _batches(around):
                 tried.update(batch.configurations)
                 known |= yield batch
+            together = _all_that_gain(here, around, known)
+            if together in within and together not in tried:
+                tried.add(together)
+                known |= yield Batch([together])
+                around.append(together)
             best = min((c for c in around if c in known), key=known.__getitem__, default=here)
             if known[best] >= known[here]:
                 break
             here = best
         left = [c for c in space if c not in tried]
         start = left[random.integers(len(left))] if left else None
+
+
+def _all_that_gain(here: Params, around: Sequence[Params], known: Mapping[Params, float]) -> Params:
+    """``here`` with the best step of each tunable that gains something."""
+    steps: dict[str, tuple[float, int]] = {}
+    for configuration in around:
+        if known.get(configuration, known[here]) < known[here]:
+            [(tunable, value)] = set(configuration) - set(here)
+            gain = (known[configuration], value)
+            steps[tunable] = min(steps.get(tunable, gain), gain)
+    return tuple((t, steps[t][1] if t in steps else value) for t, value in here)
 
 
 def halving(space: Sequence[Params], random: np.random.Generator) -> Batches:

@@ -37,7 +37,7 @@ void multiply(const T* a, int64_t stride, Blocks& block, int64_t rows, int64_t c
 
 }  // namespace
 
-extern "C" void matmul(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k) {
+extern "C" void matmul(const T* a, const U* b, V* out, int64_t m, int64_t n, int64_t k) {
     Blocks block;
     for (int64_t j0 = 0; j0 < n; j0 += BLOCK) {
         const int64_t cols = std::min<int64_t>(BLOCK, n - j0);
@@ -47,14 +47,14 @@ extern "C" void matmul(const T* a, const T* b, T* out, int64_t m, int64_t n, int
             for (int64_t p0 = 0; p0 < k; p0 += BLOCK) {
                 const int64_t depth = std::min<int64_t>(BLOCK, k - p0);
                 for (int64_t p = 0; p < depth; ++p) {
-                    const T* row = b + (p0 + p) * n + j0;
+                    const U* row = b + (p0 + p) * n + j0;
                     for (int64_t j = 0; j < cols; ++j) block.b[p][j] = static_cast<Acc>(row[j]);
                 }
                 multiply(a + i0 * k + p0, k, block, rows, cols, depth);
             }
             for (int64_t i = 0; i < rows; ++i) {
                 for (int64_t j = 0; j < cols; ++j) {
-                    out[(i0 + i) * n + j0 + j] = static_cast<T>(block.sums[i][j]);
+                    out[(i0 + i) * n + j0 + j] = static_cast<V>(block.sums[i][j]);
                 }
             }
         }

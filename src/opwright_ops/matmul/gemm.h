@@ -5,62 +5,113 @@
 //       pack that part of B into column panels as wide as the micro-kernel's tile        (L2)
 //       for row panels of C as high as the tile: pack that part of A                      (L1)
 //         for column panels: micro-kernel                                          (registers)
+//       with the last terms, the epilogue on each finished row panel                      (L1)
 //
-// Packing widens 16-bit elements, puts what the micro-kernel reads next to each other, and pads column
-// panels with zeros, so that the micro-kernel reads whole vectors however the sizes fall.
-// Sums of 16-bit elements are kept as floats beside the output until the last block is added.
+// Packing (pack.h) takes operands at any strides, widens 16-bit elements where the instruction set has
+// no multiply-add for them, puts what the micro-kernel reads next to each other, and pads with zeros,
+// so that the micro-kernel reads whole vectors however the sizes fall.
+// Where the output has not the type of the sums, these are kept beside it until the last block is added.
 //
-// Every element is summed in an order that depends on k alone: any number of threads gives the same
-// bits.
+// Every element is summed in an order that depends on the sizes alone: any number of threads gives the
+// same bits.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "blocks.h"
 #include "micro_kernel.h"
 #include "opwright/parallel.h"
+#include "pack.h"
 #include "thin.h"
+#include "thin_dot.h"
 #include "vectors.h"
 #include "workspace.h"
 
 namespace gemm {
 
-template <class Isa, class Elem>
-class Gemm {
-    using Acc = typename Isa::Acc;
-    using Block = Blocks<Acc>;
+// What is done with finished sums: this rounds each to the element type. An epilogue is called with
+// `count` sums of a row, where they go (the same place, where the types are the same), and the first
+// one's column.
+template <class Isa> struct Store {
+    template <class Acc, class Out>
+    void operator()(const Acc* sums, Out* out, int64_t, int64_t count) const {
+        convert<Isa>(sums, out, count);
+    }
+};
 
-    static constexpr int tile_cols = Isa::lanes * Isa::vectors;
-    static constexpr int line = 64 / sizeof(Acc);
-    // A line more than a power of two: the rows of a panel do not compete for one set of L1.
-    static constexpr int a_stride = Block::depth + line;
-    static constexpr bool sums_beside = !std::is_same_v<Elem, Acc>;
+// B packed once for many products: for each block of terms, its column panels one after the other. The
+// micro-kernel reads them in this order, whatever the number of threads.
+template <class Isa> struct Packed {
+    using Element = typename Isa::Packed_b;
+    const typename Isa::Packed_b* data;
+};
 
-    static_assert(Block::cols % tile_cols == 0, "a block is made of whole column panels");
+// How the terms are cut into blocks: a matter of k alone.
+template <class Isa> class Depth {
+    using Block = Blocks<typename Isa::Packed_b>;
+    static_assert(Block::depth % Isa::step == 0 && Isa::step % Isa::group == 0);
 
 public:
-    Gemm(const Elem* a, const Elem* b, Elem* out, int64_t m, int64_t n, int64_t k)
-        : a_(a), b_(b), out_(out), m_(m), n_(n), k_(k),
-          depth_blocks_(std::max<int64_t>(1, ceil_div(k, Block::depth))) {}
+    explicit Depth(int64_t k)
+        : blocks(std::max<int64_t>(1, ceil_div(k, Block::depth))),
+          most(std::min(Block::depth, padded(k))), k_(k) {}
+
+    int64_t begin(int64_t block) const {
+        return std::min(k_, cut(ceil_div(k_, Isa::step), block, blocks) * Isa::step);
+    }
+    static int64_t padded(int64_t depth) { return ceil_div(depth, Isa::step) * Isa::step; }
+    // Elements of a panel for each of its columns.
+    static int64_t panel(int64_t depth) { return padded(depth) + Isa::head * Isa::group; }
+
+    const int64_t blocks, most;  // how many, and the terms that the longest has when packed
+
+private:
+    int64_t k_;
+};
+
+template <class Isa, class ElemA, class SourceB, class Out, class Epilogue> class Gemm {
+    using Acc = typename Isa::Acc;
+    using Packed_a = typename Isa::Packed_a;
+    using Packed_b = typename Isa::Packed_b;
+    using ElemB = typename SourceB::Element;
+    using Block = Blocks<Packed_b>;
+    // A line more than a power of two: the rows of a panel do not compete for one set of L1.
+    static constexpr int a_stride = Block::depth + 64 / sizeof(Packed_a);
+    using Micro = Tile<Isa>;
+    using Pack_a = Packer<Isa, ElemA, Packed_a, Isa::flip_a>;
+
+    static constexpr int tile_cols = Micro::cols;
+    static constexpr bool packs_b = !std::is_same_v<SourceB, Packed<Isa>>;
+    static constexpr bool sums_beside = !std::is_same_v<Out, Acc>;
+    static constexpr bool finishes = sums_beside || !std::is_same_v<Epilogue, Store<Isa>>;
+
+    static_assert(Block::cols % tile_cols == 0, "a block is made of whole column panels");
+    static_assert(Block::depth % Pack_a::block == 0, "rows of packed A have room for whole blocks");
+
+public:
+    Gemm(Operand<ElemA> a, SourceB b, Out* out, int64_t m, int64_t n, int64_t k,
+         const Epilogue& epilogue)
+        : a_(a), b_(b), out_(out), m_(m), n_(n), k_(k), depth_(k), epilogue_(epilogue) {}
 
     void run() {
         const Grid grid = grid_for(opw::threads());
         const int64_t rows = ceil_div(m_, grid.rows), cols = ceil_div(n_, grid.cols) + tile_cols;
-        block_rows_ = sums_beside && depth_blocks_ > 1 ? std::min(rows, Block::rows) : Isa::rows;
+        block_rows_ = sums_beside && depth_.blocks > 1 ? std::min(rows, Block::rows) : Isa::rows;
         block_cols_ = std::min(Block::cols, cols / tile_cols * tile_cols);
-        const int64_t depth = std::min(k_, Block::depth);
-        const int64_t sums = sums_beside ? block_rows_ * block_cols_ : 0;
-        const int64_t share = Isa::rows * a_stride + depth * block_cols_ + sums;
-        Acc* memory = scratch<Acc>(share * grid.rows * grid.cols);
+        const int64_t a_bytes = lines(Isa::rows * a_stride * sizeof(Packed_a));
+        const int64_t b_bytes = packs_b ? lines(depth_.panel(depth_.most) * block_cols_ * sizeof(Packed_b)) : 0;
+        const int64_t sums = sums_beside ? lines(block_rows_ * block_cols_ * sizeof(Acc)) : 0;
+        const int64_t share = a_bytes + b_bytes + sums;
+        char* memory = scratch<char>(share * grid.rows * grid.cols);
         opw::parallel_for(grid.rows * grid.cols, 1, [&](int64_t begin, int64_t end) {
+            [[maybe_unused]] const typename Micro::Session session;
             for (int64_t task = begin; task < end; ++task) {
-                Acc* own = memory + task * share;
-                multiply(part_of(grid, task),
-                         Scratch{own, own + Isa::rows * a_stride, own + (share - sums)});
+                char* own = memory + task * share;
+                multiply(part_of(grid, task), Scratch{reinterpret_cast<Packed_a*>(own),
+                                                      reinterpret_cast<Packed_b*>(own + a_bytes),
+                                                      reinterpret_cast<Acc*>(own + a_bytes + b_bytes)});
             }
         });
     }
@@ -72,10 +123,23 @@ private:
     struct Part {
         int64_t row_begin, row_end, col_begin, col_end;
     };
-    struct Scratch {
-        Acc *a, *b, *sums;
+    struct Panel_a {
+        const Packed_a* data;
+        int64_t stride;
     };
-    using Kernel = void (*)(int64_t, const Acc*, const Acc*, Acc*, int64_t, int, bool);
+    struct Panels_b {
+        const Packed_b* there;  // where they are unpacked, with rows `stride` apart; or null
+        int64_t stride;
+        const Packed_b* packed;
+    };
+    struct Scratch {
+        Packed_a* a;
+        Packed_b* b;
+        Acc* sums;
+    };
+
+    // Whole cache lines for so many bytes.
+    static int64_t lines(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
     // How to cut the output for this many threads: the largest part as small as it can be, and of
     // equals the one that packs least.
@@ -111,7 +175,7 @@ private:
     void multiply(const Part& part, const Scratch& scratch) const {
         for (int64_t j = part.col_begin; j < part.col_end; j += block_cols_) {
             const int64_t cols = std::min(block_cols_, part.col_end - j);
-            if (!sums_beside || depth_blocks_ == 1) {
+            if (!sums_beside || depth_.blocks == 1) {
                 multiply_block(part.row_begin, part.row_end, j, cols, scratch);
                 continue;
             }
@@ -125,90 +189,141 @@ private:
     void multiply_block(int64_t row_begin, int64_t row_end, int64_t j, int64_t cols,
                         const Scratch& scratch) const {
         const int64_t rows = row_end - row_begin, panels = ceil_div(rows, Isa::rows);
-        for (int64_t block = 0; block < depth_blocks_; ++block) {
-            const int64_t begin = cut(k_, block, depth_blocks_);
-            const int64_t depth = cut(k_, block + 1, depth_blocks_) - begin;
-            pack_b(b_ + begin * n_ + j, depth, cols, scratch.b);
+        for (int64_t block = 0; block < depth_.blocks; ++block) {
+            const int64_t begin = depth_.begin(block), depth = depth_.begin(block + 1) - begin;
+            const bool last = block + 1 == depth_.blocks;
+            const Panels_b b = panels_b(block, begin, depth, j, cols, scratch.b);
             for (int64_t panel = 0; panel < panels; ++panel) {
-                const int64_t top = cut(rows, panel, panels);
+                const int64_t top = cut(rows, panel, panels), row = row_begin + top;
                 const int64_t height = cut(rows, panel + 1, panels) - top;
-                const Elem* a = a_ + (row_begin + top) * k_ + begin;
-                for (int64_t i = 0; i < height; ++i) {
-                    convert<Isa>(a + i * k_, scratch.a + i * a_stride, depth);
-                }
-                Elem* out = out_ + (row_begin + top) * n_ + j;
+                const Panel_a a = panel_a(row, height, begin, depth, scratch.a);
+                Out* out = out_ + row * n_ + j;
+                Acc* sums;
+                int64_t stride;
                 if constexpr (sums_beside) {
-                    Acc* sums = scratch.sums + (depth_blocks_ > 1 ? top * block_cols_ : 0);
-                    multiply_panel(scratch, height, cols, depth, sums, block_cols_, block > 0);
-                    if (block + 1 < depth_blocks_) continue;
-                    for (int64_t i = 0; i < height; ++i) {
-                        convert<Isa>(sums + i * block_cols_, out + i * n_, cols);
-                    }
+                    sums = scratch.sums + (depth_.blocks > 1 ? top * block_cols_ : 0);
+                    stride = block_cols_;
                 } else {
-                    multiply_panel(scratch, height, cols, depth, out, n_, block > 0);
+                    sums = out;
+                    stride = n_;
+                }
+                for (int64_t t = 0; t < cols; t += tile_cols) {
+                    const int64_t width = std::min<int64_t>(tile_cols, cols - t);
+                    const bool there = width == tile_cols && b.there;
+                    Micro::multiply(height, width, depth_.padded(depth), a.data, a.stride,
+                                    there ? b.there + t : b.packed + t * depth_.panel(depth),
+                                    there ? b.stride : ceil_div(width, Isa::lanes) * Isa::lanes * Isa::group,
+                                    sums + t, stride, block > 0);
+                }
+                if (!finishes || !last) continue;
+                for (int64_t i = 0; i < height; ++i) {
+                    epilogue_(sums + i * stride, out + i * n_, j, cols);
                 }
             }
         }
     }
 
-    static void multiply_panel(const Scratch& scratch, int64_t height, int64_t cols, int64_t depth,
-                               Acc* c, int64_t ldc, bool add) {
-        for (int64_t j = 0; j < cols; j += tile_cols) {
-            const int64_t width = std::min<int64_t>(tile_cols, cols - j);
-            const int64_t vectors = ceil_div(width, Isa::lanes);
-            const int last = static_cast<int>(width - (vectors - 1) * Isa::lanes);
-            kernels[vectors - 1][height - 1](depth, scratch.a, scratch.b + j * depth, c + j, ldc, last,
-                                             add);
-        }
-    }
+    // Whether so many lines are an operand that need not be packed.
+    bool fits(int64_t lines) const { return lines * k_ * int64_t{sizeof(Acc)} <= direct_bytes; }
 
-    // Column panels one after the other, each `depth` rows of as many whole vectors as it needs.
-    void pack_b(const Elem* b, int64_t depth, int64_t cols, Acc* to) const {
-        for (int64_t j = 0; j < cols; j += tile_cols) {
-            const int64_t width = std::min<int64_t>(tile_cols, cols - j);
-            const Elem* row = b + j;
-            if (width == tile_cols) {
-                for (int64_t p = 0; p < depth; ++p, row += n_, to += tile_cols) {
-#pragma GCC unroll 4
-                    for (int v = 0; v < Isa::vectors; ++v) {
-                        Isa::store(to + v * Isa::lanes, Isa::load(row + v * Isa::lanes));
-                    }
-                }
-            } else {
-                const int64_t padded = ceil_div(width, Isa::lanes) * Isa::lanes;
-                for (int64_t p = 0; p < depth; ++p, row += n_, to += padded) {
-                    convert<Isa>(row, to, width);
-                    std::fill(to + width, to + padded, Acc{0});
-                }
+    // Rows [row, row + height) and terms [begin, begin + depth): packed, or where they are.
+    Panel_a panel_a(int64_t row, int64_t height, int64_t begin, int64_t depth, Packed_a* to) const {
+        const Lines<ElemA> lines = rows_of(a_).from(row, begin);
+        if constexpr (std::is_same_v<ElemA, Packed_a> && Isa::group == 1) {
+            // Its rows must not compete for one set of L1: 12 of them, 1 KiB apart, do not.
+            if (lines.along == 1 && lines.across <= Block::depth && fits(m_)) {
+                return {lines.data, lines.across};
             }
         }
+        Pack_a::rows(lines, height, m_ - row, depth, to, a_stride);
+        return {to, a_stride};
     }
 
-    template <int Vectors, int... I>
-    static constexpr std::array<Kernel, Isa::rows> kernels_for(std::integer_sequence<int, I...>) {
-        return {{&micro_kernel<Isa, I + 1, Vectors, a_stride>...}};
+    // Terms [begin, begin + depth) and columns [j, j + cols): column panels one after the other, or,
+    // but for a last one that is not whole, where they are.
+    Panels_b panels_b([[maybe_unused]] int64_t block, int64_t begin, int64_t depth, int64_t j,
+                      int64_t cols, Packed_b* to) const {
+        if constexpr (packs_b) {
+            int64_t first = 0;
+            const Lines<ElemB> lines = cols_of(b_).from(j, begin);
+            Panels_b panels{nullptr, 0, to};
+            if constexpr (std::is_same_v<ElemB, Packed_b> && Isa::group == 1) {
+                if (lines.across == 1 && fits(n_)) {
+                    panels = {lines.data, lines.along, to};
+                    first = cols / tile_cols * tile_cols;
+                }
+            }
+            pack_panels(lines, first, cols, depth, to);
+            return panels;
+        } else {
+            return {nullptr, 0, b_.data + panel_offset(block, begin, depth, j, n_)};
+        }
     }
-    // [vectors - 1][rows - 1]: a kernel for every height, so that no row is computed in vain.
-    static constexpr std::array<std::array<Kernel, Isa::rows>, 2> kernels{
-        {kernels_for<1>(std::make_integer_sequence<int, Isa::rows>{}),
-         kernels_for<2>(std::make_integer_sequence<int, Isa::rows>{})}};
 
-    const Elem* a_;
-    const Elem* b_;
-    Elem* out_;
+    // Column panels of lines [first, last), of which the first is a whole number of panels after `to`.
+    static void pack_panels(const Lines<ElemB>& lines, int64_t first, int64_t last, int64_t depth,
+                            Packed_b* to) {
+        for (int64_t t = first; t < last; t += tile_cols) {
+            Packer<Isa, ElemB, Packed_b>::panel(lines.from(t, 0), std::min<int64_t>(tile_cols, last - t),
+                                                depth, to + t * Depth<Isa>::panel(depth));
+        }
+    }
+
+    static int64_t panel_offset(int64_t block, int64_t begin, int64_t depth, int64_t j, int64_t n) {
+        return (begin + block * Isa::head * Isa::group) * (ceil_div(n, Isa::lanes) * Isa::lanes) +
+               j * Depth<Isa>::panel(depth);
+    }
+
+    template <class I, class Elem>
+    friend void pack(Operand<Elem> b, typename I::Packed_b* to, int64_t n, int64_t k);
+
+    Operand<ElemA> a_;
+    SourceB b_;
+    Out* out_;
     int64_t m_, n_, k_;
-    int64_t depth_blocks_;
+    Depth<Isa> depth_;
+    const Epilogue& epilogue_;
     int64_t block_rows_ = 0, block_cols_ = 0;
 };
 
-// out[m, n] = a[m, k] * b[k, n] on the instruction set `Isa`, in whichever way suits the sizes.
+// Bytes that pack() writes for a B of k terms and n columns, to an address aligned to a cache line.
+template <class Isa> int64_t packed_bytes(int64_t n, int64_t k) {
+    const int64_t terms = Depth<Isa>::padded(k) + Depth<Isa>(k).blocks * Isa::head * Isa::group;
+    return terms * (ceil_div(n, Isa::lanes) * Isa::lanes) * int64_t{sizeof(typename Isa::Packed_b)};
+}
+
+// B to its packed form, for any number of products with Packed<Isa>{to}.
 template <class Isa, class Elem>
-void multiply(const Elem* a, const Elem* b, Elem* out, int64_t m, int64_t n, int64_t k) {
+void pack(Operand<Elem> b, typename Isa::Packed_b* to, int64_t n, int64_t k) {
+    using Whole = Gemm<Isa, Elem, Operand<Elem>, typename Isa::Acc, Store<Isa>>;
+    const Depth<Isa> all(k);
+    const int64_t panels = ceil_div(n, Whole::tile_cols);
+    opw::parallel_for(all.blocks * panels, 8, [&](int64_t first, int64_t last) {
+        for (int64_t task = first; task < last; ++task) {
+            const int64_t block = task / panels, j = task % panels * Whole::tile_cols;
+            const int64_t begin = all.begin(block), depth = all.begin(block + 1) - begin;
+            Whole::pack_panels(cols_of(b).from(j, begin), 0, std::min<int64_t>(Whole::tile_cols, n - j),
+                               depth, to + Whole::panel_offset(block, begin, depth, j, n));
+        }
+    });
+}
+
+// out[m, n] = epilogue(a[m, k] * b[k, n]) on the instruction set `Isa`, in whichever way suits the
+// sizes; `b` is an Operand or Packed. `out` is contiguous.
+template <class Isa, class ElemA, class SourceB, class Out, class Epilogue = Store<Isa>>
+void multiply(Operand<ElemA> a, SourceB b, Out* out, int64_t m, int64_t n, int64_t k,
+              const Epilogue& epilogue = {}) {
     if (m == 0 || n == 0) return;
-    if (m <= few) return few_rows<Isa>(a, b, out, m, n, k);
-    if (n == 1) return few_cols<Isa, 1>(a, b, out, m, k);
-    if (n == 2) return few_cols<Isa, 2>(a, b, out, m, k);
-    Gemm<Isa, Elem>(a, b, out, m, n, k).run();
+    if constexpr (!std::is_same_v<SourceB, Packed<Isa>>) {
+        if constexpr (Isa::group > 1) {
+            if (thin_dot<typename Isa::Thin>(rows_of(a), cols_of(b), out, m, n, k, epilogue)) return;
+        } else {
+            const Thin_out<Out, Epilogue> to{out, n, m > few_rows, epilogue};
+            if (m <= few_rows && thin<Isa>(rows_of(a), m, cols_of(b), n, k, to)) return;
+            if (n <= few_cols && m > few_rows && thin<Isa>(cols_of(b), n, rows_of(a), m, k, to)) return;
+        }
+    }
+    Gemm<Isa, ElemA, SourceB, Out, Epilogue>(a, b, out, m, n, k, epilogue).run();
 }
 
 }  // namespace gemm

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "micro_kernel.h"
 #include "opwright/types.h"
 #include "vectors.h"
 
@@ -19,7 +20,7 @@ struct Avx2Tile {
 
 template <class Acc> struct Avx2;
 
-template <> struct Avx2<double> : Avx2Tile {
+template <> struct Avx2<double> : Avx2Tile, Widened<double> {
     using Acc = double;
     using Vec = double __attribute__((vector_size(32)));
     static constexpr int lanes = 4;
@@ -51,7 +52,7 @@ private:
     static Mask mask(int count) { return Mask{0, 1, 2, 3} < count; }
 };
 
-template <> struct Avx2<float> : Avx2Tile {
+template <> struct Avx2<float> : Avx2Tile, Widened<float> {
     using Acc = float;
     using Vec = float __attribute__((vector_size(32)));
     using Word = std::uint32_t __attribute__((vector_size(32)));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "micro_kernel.h"
 #include "opwright/types.h"
 #include "vectors.h"
 
@@ -19,7 +20,7 @@ struct Avx512Tile {
 
 template <class Acc> struct Avx512;
 
-template <> struct Avx512<double> : Avx512Tile {
+template <> struct Avx512<double> : Avx512Tile, Widened<double> {
     using Acc = double;
     using Vec = double __attribute__((vector_size(64)));
     static constexpr int lanes = 8;
@@ -49,7 +50,7 @@ private:
     static unsigned char mask(int count) { return static_cast<unsigned char>((1u << count) - 1); }
 };
 
-template <> struct Avx512<float> : Avx512Tile {
+template <> struct Avx512<float> : Avx512Tile, Widened<float> {
     using Acc = float;
     using Vec = float __attribute__((vector_size(64)));
     using Word = std::uint32_t __attribute__((vector_size(64)));

@@ -1,47 +1,113 @@
 // The innermost product: a tile of C that lives in registers from the first multiply-add of a block to
-// the last. Written once; an instruction set (micro_avx2.h, micro_avx512.h) gives it a class `Isa` with
+// the last. Written once; an instruction set (micro_portable.h, micro_avx512.h, ...) gives it a class
+// `Isa` with
 //
 //   Acc, Vec                the type of the sums, and a register full of them
 //   lanes                   how many there are in a Vec
 //   rows, vectors           the largest tile that the registers hold: `rows` x (`vectors` * `lanes`)
-//   fma(x, y, z)            x * y + z, rounded once
+//   fma(x, y, z)            x * y + z, rounded once where there is an instruction for it
 //   load, store             one Vec at any address, converting from and to the element types
 //   load_part, store_part   its first `count` lanes, 0 < count < lanes; the other lanes are 0, and
 //                           the memory they stand for is not touched
+//
+// and, from `Widened<Acc>` where operands are widened to the type of the sums, else its own
+//
+//   Packed_a, Packed_b      what packed operands hold
+//   group                   how many neighbouring terms an instruction multiplies and adds in one lane;
+//                           group * sizeof(Packed) == sizeof(Acc)
+//   step                    packed operands have zeros up to a multiple of this many terms
+//   flip_a                  bits that packing flips in each word of A
+//   head                    1 where a panel of B has a row of words more, in front: what its sums start from
+//                           to undo the flips; else 0
+//
+// and, where `group` is not 1, a register of words and what is done with it:
+//
+//   broadcast(a)            `group` terms of A in every lane
+//   words(b)                `group` terms of each of `lanes` columns of packed B
+//   dot(x, y, z)            z plus, in each lane, the sum of the products
+//
+// An instruction set that has more than vectors specialises `Tile`.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <utility>
+
+#include "vectors.h"
 
 namespace gemm {
 
-// C[rows, cols] = A[rows, depth] * B[depth, cols], plus C as it was where `add` is set.
-// `a` has rows a fixed `AStride` apart; `b` is packed, `Vectors * lanes` to a row. `c` has rows `ldc`
-// apart and `(Vectors - 1) * lanes + last` columns.
-template <class Isa, int Rows, int Vectors, int AStride>
-void micro_kernel(std::int64_t depth, const typename Isa::Acc* a, const typename Isa::Acc* b,
-                  typename Isa::Acc* c, std::int64_t ldc, int last, bool add) {
+template <class Elem> struct Widened {
+    using Packed_a = Elem;
+    using Packed_b = Elem;
+    static constexpr int group = 1, step = 1, head = 0;
+    static constexpr std::uint32_t flip_a = 0;
+};
+
+// Keeps a compiler from rewriting an address: with three strides of A in registers, every fourth row's
+// pointer reaches the next three, where one for each row would not leave enough.
+template <class X> X opaque(X x) {
+    asm("" : "+r"(x));
+    return x;
+}
+
+// C[rows, cols] = A[rows, depth] * B[depth, cols], plus C as it was where `add` is set; `depth` is a
+// multiple of `step`. Rows of `a` are `lda` apart, rows of words of `b` are `ldb`; `c` has rows `ldc` apart
+// and `(Vectors - 1) * lanes + last` columns.
+template <class Isa, int Rows, int Vectors>
+void micro_kernel(int64_t depth, const typename Isa::Packed_a* a, int64_t lda,
+                  const typename Isa::Packed_b* b, int64_t ldb, typename Isa::Acc* c, int64_t ldc,
+                  int last, bool add) {
     using Vec = typename Isa::Vec;
-    constexpr int lanes = Isa::lanes;
+    constexpr int lanes = Isa::lanes, group = Isa::group, fours = (Rows + 3) / 4;
+    Vec start[Vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
+        if constexpr (Isa::head) {
+            start[v] = Isa::words(b + v * lanes * group);
+        } else {
+            start[v] = Vec{};
+        }
+    }
+    b += Isa::head * ldb;
     Vec sums[Rows][Vectors];
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; ++v) {
-            sums[i][v] = Vec{};
+            sums[i][v] = start[v];
             __builtin_prefetch(c + i * ldc + v * lanes, 1);
         }
     }
-    for (std::int64_t p = 0; p < depth; ++p, ++a, b += Vectors * lanes) {
-        Vec row[Vectors];
+    const int64_t strides[4] = {0, opaque(lda), 2 * opaque(lda), opaque(3 * lda)};
+    const typename Isa::Packed_a* rows[fours];
 #pragma GCC unroll 4
-        for (int v = 0; v < Vectors; ++v) row[v] = Isa::load(b + v * lanes);
+    for (int r = 0; r < fours; ++r) rows[r] = opaque(a + 4 * r * lda);
+    for (const auto end = a + depth; rows[0] != end; b += ldb) {
+        if constexpr (group == 1) {
+            Vec row[Vectors];
+#pragma GCC unroll 4
+            for (int v = 0; v < Vectors; ++v) row[v] = Isa::load(b + v * lanes);
 #pragma GCC unroll 16
-        for (int i = 0; i < Rows; ++i) {
-            const Vec factor = a[i * AStride] - Vec{};  // x - 0 is x, even for -0
+            for (int i = 0; i < Rows; ++i) {
+                const Vec factor = rows[i / 4][strides[i % 4]] - Vec{};  // x - 0 is x, even for -0
 #pragma GCC unroll 4
-            for (int v = 0; v < Vectors; ++v) sums[i][v] = Isa::fma(factor, row[v], sums[i][v]);
+                for (int v = 0; v < Vectors; ++v) sums[i][v] = Isa::fma(factor, row[v], sums[i][v]);
+            }
+        } else {
+            decltype(Isa::words(b)) row[Vectors];
+#pragma GCC unroll 4
+            for (int v = 0; v < Vectors; ++v) row[v] = Isa::words(b + v * lanes * group);
+#pragma GCC unroll 16
+            for (int i = 0; i < Rows; ++i) {
+                const auto factor = Isa::broadcast(rows[i / 4] + strides[i % 4]);
+#pragma GCC unroll 4
+                for (int v = 0; v < Vectors; ++v) sums[i][v] = Isa::dot(factor, row[v], sums[i][v]);
+            }
         }
+#pragma GCC unroll 4
+        for (int r = 0; r < fours; ++r) rows[r] = opaque(rows[r] + group);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i, c += ldc) {
@@ -56,5 +122,42 @@ void micro_kernel(std::int64_t depth, const typename Isa::Acc* a, const typename
         }
     }
 }
+
+// Tiles of any size up to the largest: a micro-kernel for each height, so that no row is computed in
+// vain, and for each number of vectors.
+template <class Isa> class Tile {
+    using Acc = typename Isa::Acc;
+    using Packed_a = typename Isa::Packed_a;
+    using Packed_b = typename Isa::Packed_b;
+    using Kernel = void (*)(int64_t, const Packed_a*, int64_t, const Packed_b*, int64_t, Acc*, int64_t,
+                            int, bool);
+
+public:
+    static constexpr int cols = Isa::lanes * Isa::vectors;
+
+    // What a thread needs around the calls: nothing.
+    struct Session {};
+
+    // As above, for 0 < height <= Isa::rows and 0 < width <= cols.
+    static void multiply(int64_t height, int64_t width, int64_t depth, const Packed_a* a, int64_t lda,
+                         const Packed_b* b, int64_t ldb, Acc* c, int64_t ldc, bool add) {
+        const int64_t vectors = ceil_div(width, Isa::lanes);
+        const int last = static_cast<int>(width - (vectors - 1) * Isa::lanes);
+        kernels[vectors - 1][height - 1](depth, a, lda, b, ldb, c, ldc, last, add);
+    }
+
+private:
+    using Heights = std::array<Kernel, Isa::rows>;
+
+    template <int Vectors, int... I>
+    static constexpr Heights of_width(std::integer_sequence<int, I...>) {
+        return {{&micro_kernel<Isa, I + 1, Vectors>...}};
+    }
+    template <int... Width>
+    static constexpr std::array<Heights, Isa::vectors> of_widths(std::integer_sequence<int, Width...>) {
+        return {{of_width<Width + 1>(std::make_integer_sequence<int, Isa::rows>{})...}};
+    }
+    static constexpr auto kernels = of_widths(std::make_integer_sequence<int, Isa::vectors>{});
+};
 
 }  // namespace gemm

@@ -1,5 +1,8 @@
 // Products with too few rows or columns for packing to pay: every element of the large operand is used
 // once for each of them, so it is read where it lies, once, and memory sets the pace.
+//
+// Both kinds are one: `few` lines (rows of A, or columns of B), copied so that they lie as is wanted,
+// against many (columns of B, or rows of A), which are neighbours or have neighbouring terms.
 #pragma once
 
 #include <algorithm>
@@ -7,116 +10,224 @@
 
 #include "blocks.h"
 #include "opwright/parallel.h"
+#include "pack.h"
 #include "vectors.h"
 #include "workspace.h"
 
 namespace gemm {
 
-// Sums that few_rows() works on at a time, 32 KiB of floats: with few rows, long pieces of the rows of
-// B, so that the next page is rarely a surprise.
-constexpr int64_t thin_sums = 8192;
-constexpr int64_t widest = 4096;
+// Lines that are worked on at a time: long pieces of the rows of B, so that the next page is rarely a
+// surprise, in steps of so many rows, which are as many streams for the processor to follow, prefetched
+// so many elements ahead. 8 x 4096 floats of sums are 128 KiB of L2. (8 x 4096 x 4096 in f32: 4.3 ms; with
+// a quarter of the sums 5.8, with 16 rows 4.7, with 32 rows and streams 9.1.)
+constexpr int64_t thin_width = 4096, thin_depth = 8, ahead = 64;
+// Where sums of many x few go: the few are rows of the output, or (`turned`) columns.
+template <class Out, class Epilogue> struct Thin_out {
+    Out* out;
+    int64_t n;
+    bool turned;
+    const Epilogue& epilogue;
 
-// sums[rows, cols] += factors[rows, Depth] * b[Depth, cols]; rows of b are n apart, rows of sums
-// `stride`.
-template <class Isa, int Depth, class Elem>
-void add_rows(const typename Isa::Acc* factors, const Elem* b, typename Isa::Acc* sums, int64_t rows,
-              int64_t cols, int64_t n, int64_t stride) {
-    using Acc = typename Isa::Acc;
-    using Vec = typename Isa::Vec;
-    int64_t j = 0;
-    for (; j + Isa::lanes <= cols; j += Isa::lanes) {
-        Vec terms[Depth];
-#pragma GCC unroll 4
-        for (int d = 0; d < Depth; ++d) terms[d] = Isa::load(b + d * n + j);
-        for (int64_t i = 0; i < rows; ++i) {
-            Vec sum = Isa::load(sums + i * stride + j);
-#pragma GCC unroll 4
-            for (int d = 0; d < Depth; ++d) {
-                sum = Isa::fma(factors[i * Depth + d] - Vec{}, terms[d], sum);
+    // sums[few, count] are those of lines [first, first + count); rows of sums are `stride` apart.
+    template <class Acc>
+    void put(const Acc* sums, int64_t stride, int64_t few, int64_t first, int64_t count) const {
+        if (!turned) {
+            for (int64_t i = 0; i < few; ++i) {
+                epilogue(sums + i * stride, out + i * n + first, first, count);
             }
-            Isa::store(sums + i * stride + j, sum);
+            return;
+        }
+        for (int64_t j = 0; j < count; ++j) {
+            Acc row[std::max(few_rows, few_cols)];
+            for (int64_t i = 0; i < few; ++i) row[i] = sums[i * stride + j];
+            epilogue(row, out + (first + j) * n, 0, few);
         }
     }
+};
+
+// sums[Few, Vectors * lanes] += factors[depth, Few] * lines[depth, Vectors * lanes]; terms are `along`
+// apart, rows of sums `stride`.
+template <class Isa, int Few, int Vectors, class Elem>
+void add_terms(int64_t depth, const typename Isa::Acc* factors, const Elem* lines, int64_t along,
+               typename Isa::Acc* sums, int64_t stride) {
+    using Vec = typename Isa::Vec;
+    Vec tile[Few][Vectors];
+#pragma GCC unroll 8
+    for (int i = 0; i < Few; ++i) {
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) tile[i][v] = Isa::load(sums + i * stride + v * Isa::lanes);
+    }
+    for (int64_t d = 0; d < depth; ++d, factors += Few, lines += along) {
+        Vec row[Vectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) {
+            row[v] = Isa::load(lines + v * Isa::lanes);
+            __builtin_prefetch(lines + v * Isa::lanes + ahead);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < Few; ++i) {
+            const Vec factor = factors[i] - Vec{};
+#pragma GCC unroll 4
+            for (int v = 0; v < Vectors; ++v) tile[i][v] = Isa::fma(factor, row[v], tile[i][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < Few; ++i) {
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) Isa::store(sums + i * stride + v * Isa::lanes, tile[i][v]);
+    }
+}
+
+// The same for `cols` lines, any number.
+template <class Isa, int Few, class Elem>
+void add_terms(int64_t depth, const typename Isa::Acc* factors, const Elem* lines, int64_t along,
+               typename Isa::Acc* sums, int64_t stride, int64_t cols) {
+    using Acc = typename Isa::Acc;
+    constexpr int vectors = 2, wide = vectors * Isa::lanes;
+    int64_t j = 0;
+    for (; j + wide <= cols; j += wide) {
+        add_terms<Isa, Few, vectors>(depth, factors, lines + j, along, sums + j, stride);
+    }
     for (; j < cols; ++j) {
-        for (int64_t i = 0; i < rows; ++i) {
-            for (int d = 0; d < Depth; ++d) {
-                sums[i * stride + j] += factors[i * Depth + d] * static_cast<Acc>(b[d * n + j]);
-            }
+        for (int64_t d = 0; d < depth; ++d) {
+            const Acc term = static_cast<Acc>(lines[d * along + j]);
+            for (int64_t i = 0; i < Few; ++i) sums[i * stride + j] += factors[d * Few + i] * term;
         }
     }
 }
 
-// out[m, n] = a[m, k] * b[k, n] for m <= few: rows of B, four at a time, are added to rows of sums.
-template <class Isa, class Elem>
-void few_rows(const Elem* a, const Elem* b, Elem* out, int64_t m, int64_t n, int64_t k) {
+// Lines that are neighbours: their terms, a few at a time, are added to rows of sums.
+template <class Isa, int Few, class Elem, class To>
+void thin_neighbours(const typename Isa::Acc* factors, const Lines<Elem>& many, int64_t count, int64_t k,
+                     const To& to) {
     using Acc = typename Isa::Acc;
-    constexpr int64_t depth = 4;
-    const int64_t grain = ceil_div(work_per_thread, m * std::max<int64_t>(k, 1));
-    const int64_t width = std::min(widest, thin_sums / m / 64 * 64);
-    opw::parallel_for(n, ceil_div(grain, 64) * 64, [=](int64_t begin, int64_t end) {
-        alignas(64) Acc sums[thin_sums];
-        Acc factors[few * depth];
-        for (int64_t j = begin; j < end; j += width) {
-            const int64_t cols = std::min(width, end - j);
-            std::fill_n(sums, m * width, Acc{0});
-            int64_t p = 0;
-            for (; p + depth <= k; p += depth) {
-                for (int64_t i = 0; i < m; ++i) {
-                    for (int64_t d = 0; d < depth; ++d) {
-                        factors[i * depth + d] = static_cast<Acc>(a[i * k + p + d]);
-                    }
-                }
-                add_rows<Isa, depth>(factors, b + p * n + j, sums, m, cols, n, width);
+    const int64_t grain = ceil_div(work_per_thread, Few * std::max<int64_t>(k, 1));
+    opw::parallel_for(count, ceil_div(grain, 64) * 64, [=](int64_t begin, int64_t end) {
+        alignas(64) Acc sums[Few * thin_width];
+        for (int64_t j = begin; j < end; j += thin_width) {
+            const int64_t cols = std::min(thin_width, end - j);
+            for (int i = 0; i < Few; ++i) std::fill_n(sums + i * thin_width, cols, Acc{0});
+            for (int64_t p = 0; p < k; p += thin_depth) {
+                add_terms<Isa, Few>(std::min(thin_depth, k - p), factors + p * Few,
+                                    many.from(j, p).data, many.along, sums, thin_width, cols);
             }
-            for (; p < k; ++p) {
-                for (int64_t i = 0; i < m; ++i) factors[i] = static_cast<Acc>(a[i * k + p]);
-                add_rows<Isa, 1>(factors, b + p * n + j, sums, m, cols, n, width);
-            }
-            for (int64_t i = 0; i < m; ++i) convert<Isa>(sums + i * width, out + i * n + j, cols);
+            to.put(sums, thin_width, Few, j, cols);
         }
     });
 }
 
-// out[m, Cols] = a[m, k] * b[k, Cols]: each row of A against the columns of B, which are copied so
-// that both lie along k.
-template <class Isa, int Cols, class Elem>
-void few_cols(const Elem* a, const Elem* b, Elem* out, int64_t m, int64_t k) {
+// How many lines share what is loaded of up to four of the few: as many as leave room for their sums.
+template <class Isa> constexpr int dot_lines = std::max(1, Isa::rows / 3);
+
+// sums[Few, Count] of the products of Count lines, whose terms are neighbours and which are `across`
+// apart, and Few rows of factors.
+template <class Isa, int Few, int Count, class Elem>
+void dots(const typename Isa::Acc* factors, const Elem* lines, int64_t across, typename Isa::Acc* sums,
+          int64_t stride, int64_t k) {
     using Acc = typename Isa::Acc;
     using Vec = typename Isa::Vec;
     constexpr int lanes = Isa::lanes;
-    constexpr int chains = 8 / Cols;  // at least 6 sums in flight, 8 hide the latency of an FMA
-    Acc* columns = scratch<Acc>(Cols * k);
-    for (int64_t p = 0; p < k; ++p) {
-        for (int j = 0; j < Cols; ++j) columns[j * k + p] = static_cast<Acc>(b[p * Cols + j]);
-    }
-    const int64_t grain = ceil_div(work_per_thread, Cols * std::max<int64_t>(k, 1));
-    opw::parallel_for(m, grain, [=](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-            const Elem* row = a + i * k;
-            Vec sums[Cols][chains] = {};
-            int64_t p = 0;
-            for (; p + chains * lanes <= k; p += chains * lanes) {
+    // 8 sums in flight hide the latency of an FMA. The same for every Count: so are the sums.
+    constexpr int chains = std::max(1, 8 / (Few * dot_lines<Isa>));
+    Vec partial[Few][Count][chains] = {};
+    int64_t p = 0;
+    for (; p + chains * lanes <= k; p += chains * lanes) {
 #pragma GCC unroll 8
-                for (int c = 0; c < chains; ++c) {
-                    const Vec factors = Isa::load(row + p + c * lanes);
+        for (int c = 0; c < chains; ++c) {
+            Vec rows[Few];
 #pragma GCC unroll 4
-                    for (int j = 0; j < Cols; ++j) {
-                        const Vec column = Isa::load(columns + j * k + p + c * lanes);
-                        sums[j][c] = Isa::fma(factors, column, sums[j][c]);
-                    }
+            for (int i = 0; i < Few; ++i) rows[i] = Isa::load(factors + i * k + p + c * lanes);
+#pragma GCC unroll 4
+            for (int j = 0; j < Count; ++j) {
+                const Vec terms = Isa::load(lines + j * across + p + c * lanes);
+#pragma GCC unroll 4
+                for (int i = 0; i < Few; ++i) {
+                    partial[i][j][c] = Isa::fma(terms, rows[i], partial[i][j][c]);
                 }
             }
-            for (int j = 0; j < Cols; ++j) {
-                Vec lanewise = sums[j][0];
-                for (int c = 1; c < chains; ++c) lanewise += sums[j][c];
-                Acc sum = 0;
-                for (int64_t q = p; q < k; ++q) sum += static_cast<Acc>(row[q]) * columns[j * k + q];
-                for (int lane = 0; lane < lanes; ++lane) sum += lanewise[lane];
-                out[i * Cols + j] = static_cast<Elem>(sum);
+        }
+    }
+    for (int i = 0; i < Few; ++i) {
+        for (int j = 0; j < Count; ++j) {
+            Vec lanewise = partial[i][j][0];
+            for (int c = 1; c < chains; ++c) lanewise += partial[i][j][c];
+            Acc sum = 0;
+            for (int64_t q = p; q < k; ++q) {
+                sum += static_cast<Acc>(lines[j * across + q]) * factors[i * k + q];
             }
+            for (int lane = 0; lane < lanes; ++lane) sum += lanewise[lane];
+            sums[i * stride + j] = sum;
+        }
+    }
+}
+
+template <class Isa, int Count, class Elem>
+void dots(const typename Isa::Acc* factors, int64_t few, const Elem* lines, int64_t across,
+          typename Isa::Acc* sums, int64_t stride, int64_t k) {
+    for (int64_t i = 0; i < few; i += 4, factors += 4 * k, sums += 4 * stride) {
+        switch (few - i) {
+            case 1: dots<Isa, 1, Count>(factors, lines, across, sums, stride, k); break;
+            case 2: dots<Isa, 2, Count>(factors, lines, across, sums, stride, k); break;
+            case 3: dots<Isa, 3, Count>(factors, lines, across, sums, stride, k); break;
+            default: dots<Isa, 4, Count>(factors, lines, across, sums, stride, k);
+        }
+    }
+}
+
+// Lines whose terms are neighbours: dot products.
+template <class Isa, class Elem, class To>
+void thin_dots(const typename Isa::Acc* factors, int64_t few, const Lines<Elem>& many, int64_t count,
+               int64_t k, const To& to) {
+    using Acc = typename Isa::Acc;
+    constexpr int64_t piece = 64;
+    constexpr int together = dot_lines<Isa>;
+    const int64_t grain = ceil_div(work_per_thread, few * std::max<int64_t>(k, 1));
+    opw::parallel_for(count, grain, [=](int64_t begin, int64_t end) {
+        Acc sums[std::max(few_rows, few_cols) * piece];
+        for (int64_t j = begin; j < end; j += piece) {
+            const int64_t lines = std::min(piece, end - j);
+            int64_t i = 0;
+            for (; i + together <= lines; i += together) {
+                dots<Isa, together>(factors, few, many.from(j + i, 0).data, many.across, sums + i, piece,
+                                    k);
+            }
+            for (; i < lines; ++i) {
+                dots<Isa, 1>(factors, few, many.from(j + i, 0).data, 0, sums + i, piece, k);
+            }
+            to.put(sums, piece, few, j, lines);
         }
     });
+}
+
+// The product of x, `few` lines, and y, `count` of them, where y's strides allow one of the ways above;
+// false where they do not.
+template <class Isa, class ElemX, class ElemY, class To>
+bool thin(const Lines<ElemX>& x, int64_t few, const Lines<ElemY>& y, int64_t count, int64_t k,
+          const To& to) {
+    using Acc = typename Isa::Acc;
+    const bool dots = y.along == 1;
+    if (!dots && y.across != 1) return false;
+    Acc* factors = scratch<Acc>(few * k);
+    for (int64_t i = 0; i < few; ++i) {
+        for (int64_t p = 0; p < k; ++p) {
+            factors[dots ? i * k + p : p * few + i] = static_cast<Acc>(*x.from(i, p).data);
+        }
+    }
+    if (dots) {
+        thin_dots<Isa>(factors, few, y, count, k, to);
+    } else {
+        switch (few) {
+            case 1: thin_neighbours<Isa, 1>(factors, y, count, k, to); break;
+            case 2: thin_neighbours<Isa, 2>(factors, y, count, k, to); break;
+            case 3: thin_neighbours<Isa, 3>(factors, y, count, k, to); break;
+            case 4: thin_neighbours<Isa, 4>(factors, y, count, k, to); break;
+            case 5: thin_neighbours<Isa, 5>(factors, y, count, k, to); break;
+            case 6: thin_neighbours<Isa, 6>(factors, y, count, k, to); break;
+            case 7: thin_neighbours<Isa, 7>(factors, y, count, k, to); break;
+            default: thin_neighbours<Isa, 8>(factors, y, count, k, to);
+        }
+    }
+    return true;
 }
 
 }  // namespace gemm

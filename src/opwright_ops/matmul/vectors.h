@@ -1,11 +1,19 @@
-// What packing and kernels share: integer division, whole-array conversion, and the 16-bit floats.
+// What packing and kernels share: integer division, whole-array conversion, transposing registers, and
+// the 16-bit floats.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 namespace gemm {
 
 using std::int64_t;
+
+// A register of `Count` elements. (Of a type that a template names, g++ takes only a typedef.)
+template <class Elem, int Count> struct Register {
+    typedef Elem type __attribute__((vector_size(Count * sizeof(Elem))));
+};
+template <class Elem, int Count> using Vector = typename Register<Elem, Count>::type;
 
 constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
@@ -20,6 +28,31 @@ void convert(const From* from, To* to, int64_t count) {
     int64_t i = 0;
     for (; i + Isa::lanes <= count; i += Isa::lanes) Isa::store(to + i, Isa::load(from + i));
     for (; i < count; ++i) to[i] = static_cast<To>(static_cast<typename Isa::Acc>(from[i]));
+}
+
+// Lanes 0, 0, 1, 1, ... of x and y in turn, from the low half or the high one.
+template <int High, class Words, int... I>
+Words interleave(Words x, Words y, std::integer_sequence<int, I...>) {
+    constexpr int lanes = sizeof...(I);
+    return __builtin_shufflevector(x, y, (I / 2 + I % 2 * lanes + High * lanes / 2)...);
+}
+
+// As many registers as each has lanes. Interleaving register i with i + lanes / 2 moves the top bit of a
+// register's number to the bottom of the lane's: after log2(lanes) rounds they have changed places.
+template <int Lanes, class Words>
+void transpose(Words (&words)[Lanes]) {
+    using All = std::make_integer_sequence<int, Lanes>;
+#pragma GCC unroll 4
+    for (int round = 1; round < Lanes; round *= 2) {
+        Words next[Lanes];
+#pragma GCC unroll 8
+        for (int i = 0; i < Lanes / 2; ++i) {
+            next[2 * i] = interleave<0>(words[i], words[i + Lanes / 2], All{});
+            next[2 * i + 1] = interleave<1>(words[i], words[i + Lanes / 2], All{});
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < Lanes; ++i) words[i] = next[i];
+    }
 }
 
 // bfloat16, for any number of lanes: `Half`, `Word` and `Vec` are vectors of as many uint16_t,

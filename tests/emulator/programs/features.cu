@@ -35,7 +35,10 @@ template <class T> struct Managed {
     explicit Managed(size_t n) { CHECK(cudaMallocManaged(&data, n * sizeof(T))); std::memset((void*)data, 0, n * sizeof(T)); }
     ~Managed() { cudaFree(data); }
     operator T*() { return data; }
-    T& operator[](size_t i) { return data[i]; }
+    T& operator[](size_t i) {
+        CHECK(cudaDeviceSynchronize());
+        return data[i];
+    }
 };
 
 // ---- indices, dimensions, memory spaces
@@ -330,6 +333,7 @@ int main() {
         dynamic<<<1, 64, 64 * sizeof(int)>>>(d);
         many_shared<double, 32><<<1, 32>>>(nullptr == d ? nullptr : reinterpret_cast<double*>((int*)d));
         CHECK(cudaGetLastError());
+        CHECK(cudaDeviceSynchronize());
         expect("shared arrays", reinterpret_cast<double*>((int*)d)[1], 30.0 + 3 + 7);
         recursion<<<1, 8>>>(d);
         expect("recursion", d[7], 5040);

@@ -18,6 +18,7 @@
 #include <unordered_map>
 
 #include "checks/seen.h"
+#include "core/streams.h"
 
 namespace opw::checks {
 
@@ -35,10 +36,58 @@ public:
     void launch_begins(Grid& launch) override {
         launch_ = &launch;
         begin_era();
+        begins_ = era_;
+        remember(launch);
+        for (const Work& w : work_) {
+            if (!Streams::before(w.grid.operation, launch.operation.clock)) era_ = std::min(era_, w.first);
+        }
+    }
+    void copied(Allocation& a, uintptr_t address, size_t size, unsigned flags, const Grid& as) override {
+        Shadow* const shadow = static_cast<Shadow*>(a.shadow[shadow_races]);
+        if (!shadow) return;
+        const Operation& operation = as.operation;
+        const bool unordered = std::any_of(work_.begin(), work_.end(), [&](const Work& w) {
+            return !Streams::before(w.grid.operation, operation.clock);
+        });
+        // What comes later must know of it where another stream, or the host, need not wait for it.
+        const bool kept = !operation.waited && (streams.several() || a.host_may_touch());
+        if (!unordered && !kept) return;
+        const uint32_t number = numbers_.fetch_add(8);
+        if (kept) remember(as, number);
+        const uint64_t mine = uint64_t{number} << 32 | (flags & is_write ? 2 : 0);
+        each_word(*shadow, a, address, size, [&](Cell& cell) {
+            meet(cell, flags, [&](uint64_t record) {
+                const Work* const w = work_of(record);
+                if (!w || w->first == number || Streams::before(w->grid.operation, operation.clock)) return;
+                across(*w, record, "race-between-launches", a, [&](Report& r) {
+                    r.file = as.file;
+                    r.line = as.line;
+                    r.message = std::string(flags & is_write ? "written" : "read") + " by the call at {here}";
+                });
+            });
+            if (kept) (flags & is_write ? cell.write : cell.read[0]) = mine;
+        });
+    }
+    void host_accessed(Allocation& a, uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) override {
+        Shadow* const shadow = static_cast<Shadow*>(a.shadow[shadow_races]);
+        if (!shadow || work_.empty()) return;
+        each_word(*shadow, a, address, size, [&](Cell& cell) {
+            meet(cell, flags, [&](uint64_t record) {
+                const Work* const w = work_of(record);
+                if (!w || streams.host_knows(w->grid.operation)) return;
+                across(*w, record, "race-with-host", a, [&](Report& r) {
+                    r.pc = pc;
+                    r.message = std::string(flags & is_write ? "written" : "read") + " by the host at {here}";
+                });
+            });
+        });
     }
     // The grid's barrier orders everything before it.
     void grid_synchronized(Grid&) override {
+        const uint32_t oldest = era_;
         begin_era();
+        phase_ = era_;
+        if (oldest < begins_) era_ = oldest;  // other streams' work is still there
         for (uint32_t i = 0; i < slots(); ++i) {
             if (!states_[i]) continue;
             BlockState& s = *states_[i];
@@ -80,7 +129,7 @@ public:
         for (uint32_t i = 0; i < b.thread_count; ++i) {
             ThreadState& t = s.threads[i];
             t.record = uint64_t{s.epoch} << 32 | uint64_t{i} << 16;
-            listen(t);
+            acquire(t, false);
             for (const Knowledge& k : t.known) learn(s.known, k);
             t.known.clear();
         }
@@ -101,6 +150,14 @@ public:
             step(s, s.threads[w.index * warp_size + static_cast<uint32_t>(l)]);
         }
         if (s.fences) share(s, w.index * warp_size, w.lanes, group);
+        if (!used_.load(std::memory_order_relaxed)) return;
+        std::vector<Knowledge> all;
+        for (uint32_t rest = group; rest; rest &= rest - 1) {
+            ThreadState& t = s.threads[w.index * warp_size + static_cast<uint32_t>(__builtin_ctz(rest))];
+            acquire(t, false);
+            for (const Knowledge& k : t.known) learn(all, k);
+        }
+        for (uint32_t rest = group; rest; rest &= rest - 1) s.threads[w.index * warp_size + static_cast<uint32_t>(__builtin_ctz(rest))].known = all;
     }
     void turn_ends(Warp& w) override {
         if (pending_.load(std::memory_order_relaxed) == 0) return;
@@ -114,7 +171,7 @@ public:
         me.fence_block_only = scope == Scope::block;
         me.fence_epoch = s.epoch;
         me.fence_clock = me.record >> 26;
-        listen(me);
+        acquire(me, scope == Scope::block);
         me.fence_known = s.known;
         for (const Knowledge& k : me.known) learn(me.fence_known, k);
         if (scope != Scope::block) {
@@ -183,6 +240,7 @@ private:
     struct Knowledge {
         Channel* channel;
         uint32_t entries;  // of its log, from the beginning
+        bool block_only;   // the fence that followed reaches the own block only
     };
     // What threads of a block, each by its own fence, had made visible to the whole device before a
     // barrier: any of them may tell of it afterwards. Clocks by thread, 0 where there was no fence.
@@ -200,11 +258,13 @@ private:
         std::shared_ptr<const Fenced> others;
     };
     struct Channel {
+        uintptr_t address;
         std::vector<Entry> log;
         std::unordered_map<uint32_t, std::vector<uint32_t>> by_block;
     };
 
     struct BlockState;
+    struct Look;
     struct ThreadState {
         BlockState* block = nullptr;
         uint64_t record = 0;
@@ -221,7 +281,8 @@ private:
         bool unshared = false;      // no barrier since then
         std::shared_ptr<const Fenced> passed;
         std::vector<Knowledge> known;
-        uintptr_t listening = 0;  // where it last read atomically
+        std::vector<Knowledge> heard;  // read, but not yet followed by a fence or barrier
+        uintptr_t listening = 0;       // where it last read atomically
 
         void forget() {
             fenced = unshared = false;
@@ -230,6 +291,7 @@ private:
             fence_known.clear();
             device_known.clear();
             known.clear();
+            heard.clear();
         }
     };
     struct Clocks {
@@ -267,7 +329,7 @@ private:
         else t.record = uint64_t{fresh(s)} << 32 | (t.record & (uint64_t{1023} << 16));
     }
     void begin_era() {
-        era_ = numbers_.load();
+        era_ = phase_ = numbers_.load();
         used_ = false;
         const std::lock_guard<std::mutex> hold(mutex_);
         channels_.clear();
@@ -298,7 +360,7 @@ private:
 
     static void learn(std::vector<Knowledge>& known, const Knowledge& news) {
         for (Knowledge& k : known) {
-            if (k.channel == news.channel) {
+            if (k.channel == news.channel && k.block_only == news.block_only) {
                 k.entries = std::max(k.entries, news.entries);
                 return;
             }
@@ -317,9 +379,10 @@ private:
         if (place == channels_.end()) {
             if (!gives) return;
             place = channels_.emplace(a.address, std::make_unique<Channel>()).first;
+            place->second->address = a.address;
         }
         Channel& c = *place->second;
-        if ((a.flags & is_read) && !c.log.empty()) learn(me.known, {&c, static_cast<uint32_t>(c.log.size())});
+        if ((a.flags & is_read) && !c.log.empty()) learn(me.heard, {&c, static_cast<uint32_t>(c.log.size()), false});
         if (!gives) return;
         used_ = true;
         const uint32_t thread = a.thread->linear;
@@ -337,7 +400,13 @@ private:
         if (!me.listening || !used_.load(std::memory_order_relaxed)) return;
         const std::lock_guard<std::mutex> hold(mutex_);
         const auto place = channels_.find(me.listening);
-        if (place != channels_.end()) learn(me.known, {place->second.get(), static_cast<uint32_t>(place->second->log.size())});
+        if (place != channels_.end()) learn(me.heard, {place->second.get(), static_cast<uint32_t>(place->second->log.size()), false});
+    }
+    // A fence or barrier: what was heard before it is known behind it.
+    void acquire(ThreadState& me, bool block_only) {
+        listen(me);
+        for (const Knowledge& k : me.heard) learn(me.known, {k.channel, k.entries, block_only});
+        if (!block_only) me.heard.clear();
     }
 
     // Whether what somebody did is among the knowledge; `depth` bounds chains of messages.
@@ -358,14 +427,15 @@ private:
                 for (const uint32_t i : of_block->second) {
                     if (i >= k.entries) break;
                     const Entry& e = k.channel->log[i];
-                    if (e.others && record >> 26 <= e.others->clocks[thread]) return true;
-                    if (e.block_only && owner != reader) continue;
+                    if (e.others && !k.block_only && record >> 26 <= e.others->clocks[thread]) return true;
+                    if ((e.block_only || k.block_only) && owner != reader) continue;
                     if (interval < e.epoch || (thread == e.thread && record >> 26 <= e.clock)) return true;
                 }
             }
             if (depth == 0) continue;
             for (uint32_t i = 0; i < k.entries && i < k.channel->log.size(); ++i) {
                 const Entry& e = k.channel->log[i];
+                if (k.block_only && e.block != reader) continue;
                 if (!e.known.empty() && told(e.known, record, owner, reader, depth - 1, visited)) return true;
                 if (e.others && told(e.others->known, record, owner, reader, depth - 1, visited)) return true;
             }
@@ -375,10 +445,69 @@ private:
 
     bool told(BlockState& s, ThreadState& me, uint64_t record, uint32_t owner) {
         if (!used_.load(std::memory_order_relaxed)) return false;
-        listen(me);
         const std::lock_guard<std::mutex> hold(mutex_);
         std::vector<std::pair<const Channel*, uint32_t>> visited;
         return told(me.known, record, owner, s.linear, 64, visited) || told(s.known, record, owner, s.linear, 64, visited);
+    }
+    // Whether a message tells of it, read from this very place (which needs no fence) or from another.
+    bool told_unfenced(const Look& look, uint64_t record, bool here) {
+        if (!used_.load(std::memory_order_relaxed)) return false;
+        listen(look.me);
+        const std::lock_guard<std::mutex> hold(mutex_);
+        std::vector<Knowledge> heard;
+        for (const Knowledge& k : look.me.heard) if (!here || k.channel->address == look.a.address) heard.push_back(k);
+        std::vector<std::pair<const Channel*, uint32_t>> visited;
+        return told(heard, record, owners_[record >> 35], look.s.linear, 64, visited);
+    }
+
+    // Work given to streams: a launch or a copy, and the first of its intervals.
+    struct Work {
+        uint32_t first, last;
+        Grid grid;
+    };
+    static constexpr size_t work_kept = 64;
+
+    void remember(const Grid& grid) { remember(grid, begins_); }
+    void remember(const Grid& grid, uint32_t first) {
+        if (!work_.empty()) work_.back().last = std::min(work_.back().last, first - 1);
+        const auto known = [](const Work& w) { return streams.host_knows(w.grid.operation); };
+        work_.erase(std::remove_if(work_.begin(), work_.end(), known), work_.end());
+        if (work_.size() == work_kept) work_.erase(work_.begin());
+        work_.push_back({first, ~0u, grid});
+    }
+    // Whose a record is; null for what is ordered before everything that is still to come.
+    const Work* work_of(uint64_t record) const {
+        const uint32_t interval = static_cast<uint32_t>(record >> 32);
+        const Work* found = nullptr;
+        for (const Work& w : work_) if (w.first <= interval && interval <= w.last) found = &w;
+        return found;
+    }
+    template <class Visit> static void each_word(Shadow& shadow, const Allocation& a, uintptr_t address, size_t size, const Visit& visit) {
+        const size_t at = address - a.base();
+        for (size_t w = at / 4; w < (at + size + 3) / 4; ++w) visit(shadow.words[w]);
+        if (Cell* const bytes = shadow.bytes.load()) for (size_t i = at; i < at + size; ++i) visit(bytes[i]);
+    }
+    // Those of a cell's records that an access could race with.
+    template <class Check> static void meet(const Cell& cell, unsigned flags, const Check& check) {
+        if (cell.write) check(cell.write);
+        if (cell.atomic && ((flags & is_write) || (cell.atomic & 2))) check(cell.atomic);
+        if (flags & is_write) for (const uint64_t r : cell.read) if (r) check(r);
+    }
+    template <class Say> void across(const Work& w, uint64_t record, const char* kind, const Allocation& a, const Say& say) {
+        Report r;
+        r.kind = kind;
+        r.thread = "host";
+        r.other_pc = site(static_cast<uint32_t>(record >> 2) & 16383).pc;
+        say(r);
+        r.message = a.name + " is " + r.message + " and " + (record & 2 ? "written" : "read") + " by " + whose(w, record) +
+                    (r.other_pc ? ", at {there}" : "") + ": nothing orders the two (cudaDeviceSynchronize, or an event, would)";
+        r.details = {{"array", a.name}};
+        report(r);
+    }
+    std::string whose(const Work& w, uint64_t record) const {
+        std::string text = w.grid.kernel + " of line " + std::to_string(w.grid.line);  // of the launch or call
+        if (record >> 2 & 16383) text = describe(w.grid, owners_[record >> 35], static_cast<uint32_t>(record >> 16) & 1023) + " of " + text;
+        return text;
     }
 
     // One access against the records of one cell.
@@ -404,6 +533,11 @@ private:
         bool ordered(uint64_t record) const {
             const uint32_t interval = static_cast<uint32_t>(record >> 32);
             if (shared ? interval < s.epoch : interval < races.era_) return true;
+            if (!shared && interval < races.phase_) {
+                if (interval >= races.begins_) return true;  // before the grid's barrier
+                const Work* const w = races.work_of(record);
+                return !w || Streams::before(w->grid.operation, races.launch_->operation.clock);
+            }
             return !own_block(interval) ? races.told(s, me, record, races.owners_[interval >> 3]) : ordered_in_block(record, interval);
         }
         bool ordered_in_block(uint64_t record, uint32_t interval) const {
@@ -428,7 +562,7 @@ private:
             if (!long_past(record) && !same_thread_and_time(record, mine)) suspect(record);
         }
         __attribute__((noinline)) void suspect(uint64_t record) const {
-            if (!excused(record) && !ordered(record)) races.found(*this, record);
+            if (!excused(record) && !ordered(record) && !races.told_unfenced(*this, record, true)) races.found(*this, record);
         }
         // Single accesses to shared memory by two warps, as flags between warps are. Between lanes of one
         // warp, two volatile ones are what warp-synchronous code without __syncwarp got wrong.
@@ -522,12 +656,13 @@ private:
         // The pair is named in one order, whichever came first: the write, else the lower address.
         const bool i_write = a.flags & is_write, they_write = theirs.flags & is_write;
         const bool swap = i_write != they_write ? they_write : theirs.pc < a.thread->last_pc;
-        const uint32_t kind = look.shared ? 2 : other_block ? 4 : 3;
+        const Work* const earlier = !look.shared && static_cast<uint32_t>(record >> 32) < begins_ ? work_of(record) : nullptr;
+        const uint32_t kind = look.shared ? 2 : earlier ? 5 : other_block ? 4 : 3;
         const int number = count_finding(kind, swap ? other : a.site, swap ? a.site : other, [&] {
             const std::string me = describe(*a.thread);
-            const std::string them = describe(*launch_, owners_[record >> 35], static_cast<uint32_t>(record >> 16) & 1023);
+            const std::string them = earlier ? whose(*earlier, record) : describe(*launch_, owners_[record >> 35], static_cast<uint32_t>(record >> 16) & 1023);
             Report r;
-            r.kind = look.shared ? "race-shared" : other_block ? "race-between-blocks" : "race-global";
+            r.kind = look.shared ? "race-shared" : earlier ? "race-between-launches" : other_block ? "race-between-blocks" : "race-global";
             r.pc = swap ? theirs.pc : a.thread->last_pc;
             r.other_pc = swap ? a.thread->last_pc : theirs.pc;
             r.thread = swap ? them : me;
@@ -536,7 +671,9 @@ private:
             r.message = (swap ? other_operation : mine) + " at {here} by " + r.thread + " and " + (swap ? mine : other_operation) +
                         " at {there} by " + r.other_thread + ", both in " + a.allocation->name + " at byte " +
                         std::to_string(a.address - a.allocation->low) + ": " +
-                        (other_block ? "nothing orders the two blocks" : "no barrier between them");
+                        (earlier ? "nothing orders the two streams (an event or a synchronisation would)"
+                         : told_unfenced(look, record, false) ? "the message that orders them was read, but no __threadfence() came after that"
+                         : other_block ? "nothing orders the two blocks" : "no barrier between them");
             const std::string order = std::string(i_write ? "write" : "read") + "-after-" + (they_write ? "write" : "read");
             r.details = {{"array", a.allocation->name}, {"order", order}};
             if (i_write != they_write && ((i_write ? a.flags : theirs.flags) & is_atomic)) r.details.emplace_back("atomic_write", "yes");
@@ -572,7 +709,10 @@ private:
     Grid* launch_ = nullptr;
     uint32_t* owners_ = nullptr;
     std::atomic<uint32_t> numbers_{8};
-    uint32_t era_ = 8;  // intervals before it are ordered before everything that runs
+    uint32_t era_ = 8;     // intervals before it are ordered before everything that runs
+    uint32_t begins_ = 8;  // first interval of the launch; of its time since the grid's barrier:
+    uint32_t phase_ = 8;
+    std::vector<Work> work_;  // what the host has not waited for, oldest first
     std::atomic<bool> used_{false};
     std::atomic<int> pending_{0};
     std::atomic<bool> confirmed_[16384] = {};

@@ -22,6 +22,15 @@ static void observe_fence(Scope scope) {
     for (Observer* o : observers.all) o->fence(t, scope);
 }
 
+// The compiler's atomics carry their order; a fence beside a relaxed one is what the order means.
+static void order_before(int order) {
+    if (device_thread() && order >= __ATOMIC_RELEASE) observe_fence(Scope::device);
+}
+static void order_after(int order) {
+    const bool acquires = order == __ATOMIC_CONSUME || order == __ATOMIC_ACQUIRE || order >= __ATOMIC_ACQ_REL;
+    if (device_thread() && acquires) observe_fence(Scope::device);
+}
+
 // Applies `change` to *address as one atomic step; host threads share the memory.
 template <class T, class Change>
 inline T atomically(T* address, unsigned scope, void* pc, const Change& change) {
@@ -155,9 +164,15 @@ unsigned long long warp(WarpOperation operation, unsigned mask, unsigned long lo
     return t.value;
 }
 
-void local_begins(void* array, size_t size, const char* name) {
+// Of the registers that a thread can have, 255 of 4 bytes.
+constexpr size_t registers_hold = 255 * 4;
+
+void local_begins(void* array, size_t size, const char* name, bool indexed, bool written) {
     Thread* t = device_thread();
     if (!t || !hooks.any) return;
+    // Where little is left, what follows here would run over the end with a lock of the library's held.
+    const uintptr_t end = static_cast<Fiber*>(t->fiber)->low;
+    if (address_of(__builtin_frame_address(0)) - end < 16384) *reinterpret_cast<volatile char*>(end - 1) = 0;
     if (t->locals_alive == t->locals.size()) t->locals.push_back(new LocalArrays);
     LocalArrays& local = *t->locals[t->locals_alive];
     Allocation& a = local.array;
@@ -167,7 +182,9 @@ void local_begins(void* array, size_t size, const char* name) {
     a.low = address_of(array);
     a.high = a.low + size;
     a.name = name;
+    a.indexed = indexed || size > registers_hold;
     for (Observer* o : observers.all) o->local_appears(a);
+    if (written) for (Observer* o : observers.all) o->host_wrote(a, a.low, size);
     const uintptr_t low = t->locals_alive ? std::min(t->locals_low, a.low) : a.low;
     const uintptr_t high = t->locals_alive ? std::max(t->locals_low + t->locals_span, a.high) : a.high;
     t->locals_low = low;
@@ -180,6 +197,13 @@ void local_ends() noexcept {
     const LocalArrays& local = *t->locals[--t->locals_alive];
     t->locals_low = local.low_before;
     t->locals_span = local.span_before;
+}
+
+bool branch(bool taken) {
+    if (Thread* const t = device_thread()) {
+        for (Observer* o : observers.all) o->branched(*t, address_of(OPW_CALLER), taken);
+    }
+    return taken;
 }
 
 unsigned lane_index() { return here().lane; }
@@ -219,6 +243,12 @@ static int format_device(const char* format, va_list values) {
             std::string large(static_cast<size_t>(length) + 1, '\0');
             std::vsnprintf(large.data(), large.size(), format, again);
             out.append(large.data(), static_cast<size_t>(length));
+        }
+        // Blocks print in order, unless one prints more than is worth keeping.
+        if (out.size() > size_t{1} << 24) {
+            const std::lock_guard<std::mutex> hold(current_worker->launch->mutex);
+            std::fwrite(out.data(), 1, out.size(), stdout);
+            out.clear();
         }
     }
     va_end(again);
@@ -325,11 +355,14 @@ __nv_bfloat162 atomicAdd(__nv_bfloat162* address, __nv_bfloat162 value) {
 
 // The compiler's own atomics (std::atomic, __atomic_fetch_add) in traced code.
 #define OPW_TSAN_ATOMIC(bits, T)                                                                               \
-    OPW_API T __tsan_atomic##bits##_load(const volatile T* a, int) {                                           \
+    OPW_API T __tsan_atomic##bits##_load(const volatile T* a, int order) {                                     \
         opw::core::traced(const_cast<T*>(a), sizeof(T), opw::core::is_read | opw::core::is_atomic, OPW_CALLER); \
-        return __atomic_load_n(a, __ATOMIC_SEQ_CST);                                                           \
+        const T value = __atomic_load_n(a, __ATOMIC_SEQ_CST);                                                  \
+        opw::core::order_after(order);                                                                         \
+        return value;                                                                                          \
     }                                                                                                          \
-    OPW_API void __tsan_atomic##bits##_store(volatile T* a, T v, int) {                                        \
+    OPW_API void __tsan_atomic##bits##_store(volatile T* a, T v, int order) {                                  \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T), opw::core::is_write | opw::core::is_atomic, OPW_CALLER); \
         __atomic_store_n(a, v, __ATOMIC_SEQ_CST);                                                              \
     }                                                                                                          \
@@ -341,23 +374,31 @@ __nv_bfloat162 atomicAdd(__nv_bfloat162* address, __nv_bfloat162 value) {
     OPW_TSAN_RMW(bits, T, fetch_xor, fetch_xor)                                                                \
     OPW_TSAN_CAS(bits, T, strong)                                                                              \
     OPW_TSAN_CAS(bits, T, weak)                                                                                \
-    OPW_API T __tsan_atomic##bits##_compare_exchange_val(volatile T* a, T expected, T v, int, int) {           \
+    OPW_API T __tsan_atomic##bits##_compare_exchange_val(volatile T* a, T expected, T v, int order, int) {     \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T),                                                        \
                           opw::core::is_read | opw::core::is_write | opw::core::is_atomic, OPW_CALLER);        \
         __atomic_compare_exchange_n(a, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);               \
+        opw::core::order_after(order);                                                                         \
         return expected;                                                                                       \
     }
 #define OPW_TSAN_RMW(bits, T, name, builtin)                                                                   \
-    OPW_API T __tsan_atomic##bits##_##name(volatile T* a, T v, int) {                                          \
+    OPW_API T __tsan_atomic##bits##_##name(volatile T* a, T v, int order) {                                    \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T),                                                        \
                           opw::core::is_read | opw::core::is_write | opw::core::is_atomic, OPW_CALLER);        \
-        return __atomic_##builtin(a, v, __ATOMIC_SEQ_CST);                                                     \
+        const T value = __atomic_##builtin(a, v, __ATOMIC_SEQ_CST);                                            \
+        opw::core::order_after(order);                                                                         \
+        return value;                                                                                          \
     }
 #define OPW_TSAN_CAS(bits, T, name)                                                                            \
-    OPW_API int __tsan_atomic##bits##_compare_exchange_##name(volatile T* a, T* expected, T v, int, int) {     \
+    OPW_API int __tsan_atomic##bits##_compare_exchange_##name(volatile T* a, T* expected, T v, int order, int) { \
+        opw::core::order_before(order);                                                                        \
         opw::core::traced(const_cast<T*>(a), sizeof(T),                                                        \
                           opw::core::is_read | opw::core::is_write | opw::core::is_atomic, OPW_CALLER);        \
-        return __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);         \
+        const int done = __atomic_compare_exchange_n(a, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+        opw::core::order_after(order);                                                                         \
+        return done;                                                                                           \
     }
 extern "C" {
 OPW_TSAN_ATOMIC(8, unsigned char)

@@ -34,6 +34,7 @@ enum Flag : unsigned {
     is_volatile = 8,
     scope_block = 16,  // atomic among the threads of one block only
     is_compare = 32,   // writes only if nothing changed since the value was read
+    is_branch = 64,    // no access: a condition of an if or a loop
 };
 
 // Memory that a kernel may name: a device allocation, a variable, or a block's shared array.
@@ -43,6 +44,7 @@ struct Allocation {
     uintptr_t high = 0;
     Kind kind = Kind::device;
     bool freed = false;
+    bool indexed = false;  // a local array that a device cannot keep in registers
     bool runtime = false;  // made by the program, so that it should also be freed by it
     std::string name;
     std::string file;
@@ -148,8 +150,18 @@ struct Block {
     bool faulted = false;  // a thread was stopped: what it left undone is no finding of its own
 };
 
+// Work that the host gave to a stream: it is done before all whose clock has its number.
+using Clock = std::vector<uint64_t>;
+struct Operation {
+    uint32_t stream = 0;
+    uint64_t number = 0;  // within the stream, from 1
+    bool waited = false;  // the host goes on only when it is done
+    Clock clock;          // of each stream, how much is done before this or is this
+};
+
 struct Grid {
     uint64_t number = 0;  // from 1
+    Operation operation;
     dim3 grid;
     dim3 block;
     size_t shared = 0;
@@ -201,6 +213,9 @@ public:
     // The host wrote (memset, memcpy), or copied device memory from elsewhere on the device.
     virtual void host_wrote(Allocation&, uintptr_t, size_t) {}
     virtual void device_copied(Allocation&, uintptr_t, Allocation&, uintptr_t, size_t) {}
+    // A copy or memset in a stream; of the grid only the operation and the place of the call are set.
+    virtual void copied(Allocation&, uintptr_t, size_t, unsigned, const Grid&) {}
+    virtual void host_accessed(Allocation&, uintptr_t, uint32_t, unsigned, uintptr_t) {}
     virtual void launch_begins(Grid&) {}
     virtual void launch_ends(Grid&) {}
     virtual void block_begins(Block&) {}
@@ -211,6 +226,7 @@ public:
     virtual void fence(Thread&, Scope) {}
     virtual void barrier(Block&) {}             // every live thread has arrived; none has left
     virtual void warp_synchronized(Warp&, uint32_t, uintptr_t) {}  // by these lanes
+    virtual void branched(Thread&, uintptr_t, bool) {}
     virtual void warp_operation(Thread&, uintptr_t) {}              // one lane came to one
     virtual void grid_synchronized(Grid&) {}
     // What the scheduler found.

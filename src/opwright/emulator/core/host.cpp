@@ -5,8 +5,12 @@
 #include <set>
 
 #include "grid.h"
+#include "streams.h"
 
 namespace opw::core {
+
+// Never destroyed: the program may use the device until its very end.
+Streams& streams = *new Streams;
 
 namespace {
 
@@ -163,7 +167,20 @@ bool check_range(uintptr_t address, size_t size, const char* what) {
     return false;
 }
 
-cudaError_t copy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
+// Memory that a copy or memset of the host touches, as part of the work in its stream.
+void touch(uintptr_t address, size_t size, unsigned flags, const Operation& operation) {
+    Allocation* const a = device_memory(address);
+    if (!a) return;
+    Grid as;
+    as.operation = operation;
+    as.kernel = flags & is_write ? "a write by the host's call" : "a copy";
+    as.file = host().file;
+    as.line = host().line;
+    for (Observer* o : observers.all) o->copied(*a, address, size, flags, as);
+}
+
+// The host waits for its end, unless it is `async` and can go on while the device works.
+cudaError_t copy(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream = nullptr, bool async = false) {
     if (forked) return refuse_after_fork();
     if (size == 0) return cudaSuccess;
     variables.sort();
@@ -186,6 +203,11 @@ cudaError_t copy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
                                         " is device memory, but the direction says host");
         return fail(cudaErrorInvalidValue);
     }
+    // Into pageable memory even an asynchronous copy returns when it is done.
+    const bool waited = !(to_device && from_device) && !(async && (to_device || device_memory(t)));
+    const Operation operation = streams.enqueue(stream, waited);
+    touch(f, size, is_read, operation);
+    touch(t, size, is_write, operation);
     std::memmove(to, from, size);
     if (Allocation* a = device_memory(t)) {
         Allocation* source = device_memory(f);
@@ -197,12 +219,13 @@ cudaError_t copy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
     return cudaSuccess;
 }
 
-cudaError_t fill(void* pointer, int value, size_t size) {
+cudaError_t fill(void* pointer, int value, size_t size, cudaStream_t stream = nullptr) {
     if (forked) return refuse_after_fork();
     if (size == 0) return cudaSuccess;
     variables.sort();
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (!check_range(address, size, "memset")) return fail(cudaErrorInvalidValue);
+    touch(address, size, is_write, streams.enqueue(stream));
     std::memset(pointer, value, size);
     for (Observer* o : observers.all) o->host_wrote(*device_memory(address), address, size);
     return cudaSuccess;
@@ -282,7 +305,7 @@ const struct { cudaError_t error; const char *name, *text; } error_texts[] = {
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
 };
 
-struct Event { std::chrono::steady_clock::time_point time; bool recorded = false; };
+struct Event { std::chrono::steady_clock::time_point time; bool recorded = false; Clock clock; };
 Event* event_of(cudaEvent_t e) { return reinterpret_cast<Event*>(e); }
 
 }  // namespace
@@ -401,6 +424,7 @@ cudaError_t launch(const LaunchRequest& given) {
     std::fflush(stdout);
     RunningLaunch running;
     running.seen.number = ++h.launches;
+    running.seen.operation = streams.enqueue(q.stream);
     running.seen.grid = q.grid;
     running.seen.block = q.block;
     running.seen.shared = q.shared;
@@ -429,15 +453,15 @@ cudaError_t launch(const LaunchRequest& given) {
     return cudaSuccess;
 }
 
-cudaError_t to_symbol(const void* symbol, const void* from, size_t size, size_t offset, cudaMemcpyKind kind) {
+cudaError_t to_symbol(const void* symbol, const void* from, size_t size, size_t offset, cudaMemcpyKind kind, cudaStream_t stream, bool async) {
     variables.sort();
     if (!variables.at(reinterpret_cast<uintptr_t>(symbol))) return fail(cudaErrorInvalidSymbol);
-    return copy(const_cast<char*>(static_cast<const char*>(symbol)) + offset, from, size, kind);
+    return copy(const_cast<char*>(static_cast<const char*>(symbol)) + offset, from, size, kind, stream, async);
 }
-cudaError_t from_symbol(void* to, const void* symbol, size_t size, size_t offset, cudaMemcpyKind kind) {
+cudaError_t from_symbol(void* to, const void* symbol, size_t size, size_t offset, cudaMemcpyKind kind, cudaStream_t stream, bool async) {
     variables.sort();
     if (!variables.at(reinterpret_cast<uintptr_t>(symbol))) return fail(cudaErrorInvalidSymbol);
-    return copy(to, static_cast<const char*>(symbol) + offset, size, kind);
+    return copy(to, static_cast<const char*>(symbol) + offset, size, kind, stream, async);
 }
 cudaError_t symbol_address(void** address, const void* symbol) {
     variables.sort();
@@ -545,7 +569,14 @@ cudaError_t opw_malloc_managed(void** pointer, size_t size) { return allocate(po
 
 extern "C" {
 cudaError_t cudaMalloc(void** pointer, size_t size) { return allocate(pointer, size, Allocation::Kind::device); }
-cudaError_t cudaFree(void* pointer) { return release(pointer); }
+cudaError_t cudaFree(void* pointer) {
+    streams.host_waits_for_all();
+    return release(pointer);
+}
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+    const cudaError_t error = opw::check_stream(stream);
+    return error != cudaSuccess ? error : release(pointer);
+}
 cudaError_t cudaMallocHost(void** pointer, size_t size) { return allocate(pointer, size, Allocation::Kind::pinned); }
 cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned) { return allocate(pointer, size, Allocation::Kind::pinned); }
 cudaError_t cudaFreeHost(void* pointer) { return release(pointer); }
@@ -559,13 +590,30 @@ cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t 
     return allocate(pointer, *pitch * height, Allocation::Kind::device);
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) { return copy(to, from, size, kind); }
-cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind) {
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
+    const cudaError_t error = opw::check_stream(stream);
+    return error != cudaSuccess ? error : copy(to, from, size, kind, stream, true);
+}
+static cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                             cudaMemcpyKind kind, cudaStream_t stream, bool async) {
     if (width > to_pitch || width > from_pitch) return fail(cudaErrorInvalidPitchValue);
     for (size_t row = 0; row < height; ++row) {
-        const cudaError_t error = copy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, kind);
+        const cudaError_t error = copy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, kind, stream, async);
         if (error != cudaSuccess) return error;
     }
     return cudaSuccess;
+}
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind) {
+    return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, nullptr, false);
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream) {
+    const cudaError_t error = opw::check_stream(stream);
+    return error != cudaSuccess ? error : copy_rows(to, to_pitch, from, from_pitch, width, height, kind, stream, true);
+}
+cudaError_t cudaMemsetAsync(void* pointer, int value, size_t size, cudaStream_t stream) {
+    const cudaError_t error = opw::check_stream(stream);
+    return error != cudaSuccess ? error : fill(pointer, value, size, stream);
 }
 cudaError_t cudaMemset(void* pointer, int value, size_t size) { return fill(pointer, value, size); }
 cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width, size_t height) {
@@ -598,8 +646,12 @@ const char* cudaGetErrorName(cudaError_t error) {
     for (const auto& e : error_texts) if (e.error == error) return e.name;
     return "cudaErrorUnknown";
 }
-cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize(void) {
+    streams.host_waits_for_all();
+    return cudaSuccess;
+}
 cudaError_t cudaDeviceReset(void) {
+    streams.host_waits_for_all();
     for (Allocation& a : heap.all()) {
         if (!a.runtime || a.freed) continue;
         a.runtime = false;  // given back by the reset, no leak
@@ -684,10 +736,11 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     }
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
     // Never deleted, so that a handle that was destroyed is never given out again.
     *stream = reinterpret_cast<cudaStream_t>(new char);
     host().streams.insert(*stream);
+    streams.add(*stream, !(flags & cudaStreamNonBlocking));
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -695,7 +748,26 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     host().streams.erase(stream);
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return opw::check_stream(stream); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    const cudaError_t error = opw::check_stream(stream);
+    if (error == cudaSuccess) streams.host_waits(streams.recorded(stream));
+    return error;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    if (const cudaError_t error = opw::check_stream(stream)) return error;
+    if (!host().events.count(event)) return fail(cudaErrorInvalidResourceHandle);
+    streams.wait(stream, event_of(event)->clock);
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data) {
+    if (const cudaError_t error = opw::check_stream(stream)) return error;
+    // It runs behind what is in the stream, and what it knows is not known to the caller.
+    const Clock before = streams.host();
+    streams.host_waits(streams.enqueue(stream).clock);
+    function(data);
+    streams.set_host(before);
+    return cudaSuccess;
+}
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
     Event* made = new Event;
     host().events.insert(made);
@@ -712,10 +784,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (!host().events.count(event)) return fail(cudaErrorInvalidResourceHandle);
     event_of(event)->time = std::chrono::steady_clock::now();
     event_of(event)->recorded = true;
+    event_of(event)->clock = streams.recorded(stream);
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    return host().events.count(event) ? cudaSuccess : fail(cudaErrorInvalidResourceHandle);
+    if (!host().events.count(event)) return fail(cudaErrorInvalidResourceHandle);
+    streams.host_waits(event_of(event)->clock);
+    return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t stop) {
     if (!host().events.count(start) || !host().events.count(stop) || !event_of(start)->recorded || !event_of(stop)->recorded) {

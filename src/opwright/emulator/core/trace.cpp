@@ -7,8 +7,11 @@ namespace {
 
 void host_access(uintptr_t address, uint32_t size, unsigned flags, uintptr_t pc) {
     if (!heap.contains(address)) return;
-    const Allocation* allocation = heap.at(address);
-    if (allocation && allocation->host_may_touch() && !allocation->freed && address + size <= allocation->high) return;
+    Allocation* const allocation = heap.at(address);
+    if (allocation && allocation->host_may_touch() && !allocation->freed && address + size <= allocation->high) {
+        for (Observer* o : observers.all) o->host_accessed(*allocation, address, size, flags, pc);
+        return;
+    }
     Report r;
     r.kind = "host-access";
     r.pc = pc;

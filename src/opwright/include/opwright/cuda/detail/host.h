@@ -215,9 +215,9 @@ OPW_API void limit_time(double seconds);
 OPW_API int serve(void (*launch)(dim3 grid, dim3 block, void* const* tensors, const Value* values),
                   const char* const* names, std::size_t tensors);
 OPW_API cudaError_t to_symbol(const void* symbol, const void* from, std::size_t size, std::size_t offset,
-                              cudaMemcpyKind kind);
+                              cudaMemcpyKind kind, cudaStream_t stream = nullptr, bool async = false);
 OPW_API cudaError_t from_symbol(void* to, const void* symbol, std::size_t size, std::size_t offset,
-                                cudaMemcpyKind kind);
+                                cudaMemcpyKind kind, cudaStream_t stream = nullptr, bool async = false);
 OPW_API cudaError_t symbol_address(void** address, const void* symbol);
 OPW_API cudaError_t symbol_size(std::size_t* size, const void* symbol);
 OPW_API cudaError_t set_attribute(const char* kernel, cudaFuncAttribute attribute, int value);
@@ -311,7 +311,16 @@ OPW_API cudaError_t cudaSetDevice(int device);
 OPW_API cudaError_t cudaGetDeviceCount(int* count);
 OPW_API cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 OPW_API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
-OPW_API cudaError_t cudaStreamCreate(cudaStream_t* stream);
+OPW_API cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream);
+OPW_API cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
+                                    cudaStream_t stream = nullptr);
+OPW_API cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                                      std::size_t width, std::size_t height, cudaMemcpyKind kind,
+                                      cudaStream_t stream = nullptr);
+OPW_API cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t size, cudaStream_t stream = nullptr);
+OPW_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+OPW_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+OPW_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* data);
 OPW_API cudaError_t cudaStreamDestroy(cudaStream_t stream);
 OPW_API cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 OPW_API cudaError_t cudaEventCreate(cudaEvent_t* event);
@@ -344,25 +353,6 @@ template <class T> cudaError_t cudaMallocAsync(T** pointer, std::size_t size, cu
     const cudaError_t error = ::opw::check_stream(stream);
     return error != cudaSuccess ? error : ::cudaMalloc(reinterpret_cast<void**>(pointer), size);
 }
-inline cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
-    const cudaError_t error = ::opw::check_stream(stream);
-    return error != cudaSuccess ? error : cudaFree(pointer);
-}
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind kind,
-                                   cudaStream_t stream = nullptr) {
-    const cudaError_t error = ::opw::check_stream(stream);
-    return error != cudaSuccess ? error : cudaMemcpy(to, from, size, kind);
-}
-inline cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
-                                     std::size_t width, std::size_t height, cudaMemcpyKind kind,
-                                     cudaStream_t stream = nullptr) {
-    const cudaError_t error = ::opw::check_stream(stream);
-    return error != cudaSuccess ? error : cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
-}
-inline cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t size, cudaStream_t stream = nullptr) {
-    const cudaError_t error = ::opw::check_stream(stream);
-    return error != cudaSuccess ? error : cudaMemset(pointer, value, size);
-}
 inline cudaError_t cudaMemPrefetchAsync(const void*, std::size_t, int, cudaStream_t = nullptr) { return cudaSuccess; }
 inline cudaError_t cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, int) { return cudaSuccess; }
 inline cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return cudaErrorNotSupported; }
@@ -374,7 +364,7 @@ template <class T> cudaError_t cudaMemcpyToSymbol(const T& symbol, const void* f
 template <class T> cudaError_t cudaMemcpyToSymbolAsync(const T& symbol, const void* from, std::size_t size,
                                                        std::size_t offset, cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
     const cudaError_t error = ::opw::check_stream(stream);
-    return error != cudaSuccess ? error : ::opw::to_symbol((const void*)&symbol, from, size, offset, kind);
+    return error != cudaSuccess ? error : ::opw::to_symbol((const void*)&symbol, from, size, offset, kind, stream, true);
 }
 template <class T> cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, std::size_t size, std::size_t offset = 0,
                                                     cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
@@ -383,7 +373,7 @@ template <class T> cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, s
 template <class T> cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& symbol, std::size_t size, std::size_t offset,
                                                          cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
     const cudaError_t error = ::opw::check_stream(stream);
-    return error != cudaSuccess ? error : ::opw::from_symbol(to, (const void*)&symbol, size, offset, kind);
+    return error != cudaSuccess ? error : ::opw::from_symbol(to, (const void*)&symbol, size, offset, kind, stream, true);
 }
 template <class P, class T> cudaError_t cudaGetSymbolAddress(P** address, const T& symbol) {
     return ::opw::symbol_address(reinterpret_cast<void**>(address), (const void*)&symbol);
@@ -401,17 +391,17 @@ inline cudaError_t cudaProfilerStop() { return cudaSuccess; }
 inline cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 0; return cudaSuccess; }
 inline cudaError_t cudaRuntimeGetVersion(int* version) { *version = CUDART_VERSION; return cudaSuccess; }
 inline cudaError_t cudaDriverGetVersion(int* version) { *version = CUDART_VERSION; return cudaSuccess; }
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreate(stream); }
-inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return cudaStreamCreate(stream); }
+inline cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(stream, flags);
+}
 inline cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -5; return cudaSuccess; }
-inline cudaError_t cudaStreamQuery(cudaStream_t stream) { return ::opw::check_stream(stream); }
-inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t, unsigned = 0) { return ::opw::check_stream(stream); }
+inline cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 inline cudaError_t cudaEventRecord(cudaEvent_t event) { return cudaEventRecord(event, nullptr); }
-inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 typedef void (*cudaHostFn_t)(void*);
-inline cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* data) { function(data); return cudaSuccess; }
 
 // The line of a call, and the variable of an allocation, for messages.
 #define cudaMalloc(...) (::opw::note_call(__FILE__, __LINE__, #__VA_ARGS__), cudaMalloc(__VA_ARGS__))

@@ -1,0 +1,295 @@
+// Packing: elements laid out in the order in which the micro-kernel reads them, whatever their strides.
+//
+// Packed A is row by row, terms side by side. Packed B is column panels: `group` terms of each column
+// side by side, so that a register holds a *word* of `group` terms for each of its lanes.
+// Both are made of the same step, a block of `lanes` words: either it can be loaded as it is wanted, or
+// its transpose can, and is transposed in registers (4 shuffles a register for 16 lanes).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "vectors.h"
+
+namespace gemm {
+
+// A matrix as it lies in memory: strides in elements, none negative.
+template <class Elem> struct Operand {
+    using Element = Elem;
+    const Elem* data;
+    int64_t row_stride, col_stride;
+};
+
+// The same seen from the sums: the lines (rows of A, columns of B) whose terms are multiplied. `along`
+// is the stride from term to term, `across` that from line to line.
+template <class Elem> struct Lines {
+    const Elem* data;
+    int64_t along, across;
+
+    Lines from(int64_t line, int64_t term) const {
+        return {data + line * across + term * along, along, across};
+    }
+};
+
+template <class Elem> Lines<Elem> rows_of(const Operand<Elem>& a) {
+    return {a.data, a.col_stride, a.row_stride};
+}
+template <class Elem> Lines<Elem> cols_of(const Operand<Elem>& b) {
+    return {b.data, b.row_stride, b.col_stride};
+}
+
+// Elem is what the operand holds, Packed what the micro-kernel reads; bits set in `Flip` are flipped in
+// every word.
+template <class Isa, class Elem, class Packed, std::uint32_t Flip = 0> class Packer {
+    static constexpr int lanes = Isa::lanes, group = Isa::group;
+    static constexpr int word_bytes = group * sizeof(Packed);
+    using Word = std::conditional_t<word_bytes == 8, std::uint64_t, std::uint32_t>;
+    // Whether an instruction loads a part of a register as it is wanted.
+#if defined(__AVX512BW__)
+    static constexpr bool masks = group > 1 || std::is_same_v<Elem, typename Isa::Acc>;
+#else
+    static constexpr bool masks = group == 1 && std::is_same_v<Elem, typename Isa::Acc>;
+#endif
+
+public:
+    using Words = Vector<Word, lanes>;
+    static_assert(word_bytes == sizeof(Word) && sizeof(Words) == sizeof(typename Isa::Vec));
+
+    static constexpr int block = lanes * group;  // terms in as many words as there are lanes
+
+    // `height` lines of `depth` terms, rows `stride` apart in `to`, which is written up to the next
+    // multiple of `block`, with zeros behind the terms. As many as `there` lines may be read.
+    static void rows(Lines<Elem> lines, int64_t height, int64_t there, int64_t depth, Packed* to,
+                     int64_t stride) {
+        if (lines.along == 1) {
+            for (int64_t i = 0; i < height; ++i) {
+                const Elem* from = lines.data + i * lines.across;
+                // Of the next panel, which is far away: its row in this one's place.
+                const Elem* next = from + (i + height < there ? height * lines.across : 0);
+                for (int64_t p = 0; p < depth; p += block) {
+                    __builtin_prefetch(next + p, 0, 2);
+                    store(to + i * stride + p, load(from + p, std::min<int64_t>(block, depth - p)));
+                }
+            }
+            return;
+        }
+        for (int64_t i = 0; i < height; i += lanes) {
+            for (int64_t p = 0; p < depth; p += block) {
+                Words words[lanes];
+                gather(lines.from(i, p), there - i, depth - p, words);
+                transpose(words);
+                const int64_t count = std::min<int64_t>(lanes, height - i);
+                for (int64_t line = 0; line < count; ++line) {
+                    store(to + (i + line) * stride + p, words[line]);
+                }
+            }
+        }
+    }
+
+    // A panel of `width` lines and `depth` terms, with zeros behind both: as many whole vectors a row
+    // as the lines need, and terms up to the next multiple of Isa::step.
+    static void panel(Lines<Elem> lines, int64_t width, int64_t depth, Packed* to) {
+        const int64_t row = ceil_div(width, lanes) * block;
+        terms(lines, width, depth, to + Isa::head * row);
+        if constexpr (Isa::head) head(ceil_div(depth, Isa::step) * (Isa::step / group), row, to);
+    }
+
+    // The words of one line: `block` terms next to each other.
+    static Words load(const Elem* from) {
+        if constexpr (sizeof(Elem) == sizeof(Packed)) {
+            Words words;
+            std::memcpy(&words, from, sizeof words);
+            return words ^ Flip;
+        } else if constexpr (group == 1) {
+            return reinterpret_cast<Words>(Isa::load(from));
+        } else {
+            using Elems = Vector<Elem, block>;
+            using Wide = Vector<Packed, block>;
+            Elems elems;
+            std::memcpy(&elems, from, sizeof elems);
+            return reinterpret_cast<Words>(__builtin_convertvector(elems, Wide)) ^ Flip;
+        }
+    }
+
+    // Its first `count` terms, and zeros behind them.
+    static Words load(const Elem* from, int64_t count) {
+        if (count >= block) return load(from);
+        if constexpr (masks && group == 1) {
+            return reinterpret_cast<Words>(Isa::load_part(from, static_cast<int>(count)));
+        } else if constexpr (masks && sizeof(Elem) == sizeof(Packed)) {
+            return load_terms(from, count);
+        }
+        Elem terms[block] = {};
+        for (int64_t t = 0; t < count; ++t) terms[t] = from[t];
+        return load(terms);
+    }
+
+private:
+    // In front of `groups` rows of words, what flipping A adds to the sums of each column, negated.
+    static void head(int64_t groups, int64_t row, Packed* to) {
+        for (int64_t v = 0; v < row; v += block) {
+            Words added{};
+            for (int64_t q = 1; q <= groups; ++q) {
+                added = Isa::dot(Words{} + Isa::flip_a, Isa::words(to + q * row + v), added);
+            }
+            store(to + v, -added);
+        }
+    }
+
+    static void terms(Lines<Elem> lines, int64_t width, int64_t depth, Packed* to) {
+        const int64_t vectors = ceil_div(width, lanes), row = vectors * block;
+        const int64_t groups = ceil_div(depth, Isa::step) * (Isa::step / group);
+        if (lines.along == 1 && lines.across != 1) {
+            for (int64_t v = 0; v < vectors; ++v) {
+                for (int64_t q = 0; q < groups; q += lanes) {
+                    Words words[lanes];
+                    gather_turned(lines.from(v * lanes, q * group), width - v * lanes,
+                                  depth - q * group, words);
+                    transpose(words);
+                    const int64_t count = std::min<int64_t>(lanes, groups - q);
+                    for (int64_t i = 0; i < count; ++i) {
+                        store(to + (q + i) * row + v * block, words[i]);
+                    }
+                }
+            }
+            return;
+        }
+        const int64_t whole = lines.across == 1 ? width / lanes : 0;
+        for (int64_t q = 0; q < groups; ++q, to += row) {
+            const Lines<Elem> at = lines.from(0, q * group);
+            const int64_t terms = std::min<int64_t>(group, depth - q * group);
+            int64_t v = 0;
+            if (terms == group) {
+#pragma GCC unroll 4
+                for (; v < whole; ++v) store(to + v * block, zip(at.data + v * lanes, at.along));
+            }
+            for (; v < vectors; ++v) {
+                store(to + v * block, zip_part(at.from(v * lanes, 0), width - v * lanes, terms));
+            }
+        }
+    }
+
+    static void store(Packed* to, Words words) { std::memcpy(to, &words, sizeof words); }
+
+    // A word of each of `lanes` neighbouring lines whose terms are `along` apart.
+    static Words zip(const Elem* from, int64_t along) {
+        if constexpr (group == 1) {
+            return load(from);
+        } else {
+            Words words = first(widen(from));
+#pragma GCC unroll 4
+            for (int g = 1; g < group; ++g) words |= widen(from + g * along) << (g * bits);
+            return words ^ Flip;
+        }
+    }
+
+    // The same for lines at any stride, `lines` of them and `terms` terms (more are left out).
+    static Words zip_part(Lines<Elem> at, int64_t lines, int64_t terms) {
+        const int64_t count = std::min<int64_t>(lanes, lines);
+        terms = std::min<int64_t>(group, terms);
+        if constexpr (masks) {
+            if (at.across == 1 && terms > 0) {
+                if constexpr (group == 1) {
+                    return load(at.data, lines);
+                } else {
+                    Words words = first(widen(at.data, count));
+                    for (int64_t g = 1; g < terms; ++g) {
+                        words |= widen(at.data + g * at.along, count) << (g * bits);
+                    }
+                    return words ^ Flip;
+                }
+            }
+        }
+        Elem elems[group * lanes] = {};
+        for (int64_t t = 0; t < terms; ++t) {
+            for (int64_t i = 0; i < count; ++i) elems[t * lanes + i] = *at.from(i, t).data;
+        }
+        return zip(elems, lanes);
+    }
+
+    static constexpr int bits = 8 * sizeof(Packed);
+    static constexpr bool keeps_sign = std::is_signed_v<Elem> && sizeof(Elem) < sizeof(Packed);
+
+    // A first term that was widened with its sign must not reach into the second.
+    static Words first(Words terms) { return keeps_sign ? terms & ((Word{1} << bits) - 1) : terms; }
+
+    // One element to a word. (Of __builtin_convertvector g++ 12 makes 5 times as many instructions.)
+    static Words widen(const Elem* from) {
+        Words words;
+#if defined(__AVX2__)
+        const auto& at = *reinterpret_cast<const Elem(*)[lanes]>(from);
+        if constexpr (sizeof(Elem) == 2) {
+            asm("vpmovzxwd %1, %0" : "=v"(words) : "m"(at));
+        } else if constexpr (keeps_sign) {
+            asm("vpmovsxbd %1, %0" : "=v"(words) : "m"(at));
+        } else {
+            asm("vpmovzxbd %1, %0" : "=v"(words) : "m"(at));
+        }
+#else
+        using Bits = std::conditional_t<sizeof(Elem) == 1, std::uint8_t, std::uint16_t>;
+        using From = std::conditional_t<keeps_sign, Elem, Bits>;
+        Word each[lanes];
+        for (int i = 0; i < lanes; ++i) {
+            From element;
+            std::memcpy(&element, from + i, sizeof element);
+            each[i] = static_cast<Word>(element);
+        }
+        std::memcpy(&words, each, sizeof words);
+#endif
+        return words;
+    }
+
+#if defined(__AVX512BW__)
+    // The first `count` of them; the others are 0, and are not read.
+    static Words widen(const Elem* from, int64_t count) {
+        Words words;
+        const auto& at = *reinterpret_cast<const Elem(*)[lanes]>(from);
+        const auto mask = static_cast<std::uint16_t>((1u << count) - 1);
+        if constexpr (sizeof(Elem) == 2) {
+            asm("vpmovzxwd %1, %0%{%2%}%{z%}" : "=v"(words) : "m"(at), "Yk"(mask));
+        } else if constexpr (keeps_sign) {
+            asm("vpmovsxbd %1, %0%{%2%}%{z%}" : "=v"(words) : "m"(at), "Yk"(mask));
+        } else {
+            asm("vpmovzxbd %1, %0%{%2%}%{z%}" : "=v"(words) : "m"(at), "Yk"(mask));
+        }
+        return words;
+    }
+
+    // The first `count` terms of one line, of as many bytes as Packed.
+    static Words load_terms(const Elem* from, int64_t count) {
+        Words words;
+        const auto& at = *reinterpret_cast<const Elem(*)[block]>(from);
+        if constexpr (sizeof(Elem) == 2) {
+            const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << count) - 1);
+            asm("vmovdqu16 %1, %0%{%2%}%{z%}" : "=v"(words) : "m"(at), "Yk"(mask));
+        } else {
+            const auto mask = (std::uint64_t{1} << count) - 1;
+            asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(words) : "m"(at), "Yk"(mask));
+        }
+        return words ^ Flip;
+    }
+#endif
+
+    // words[q] = word q of each line.
+    static void gather(Lines<Elem> at, int64_t lines, int64_t terms, Words (&words)[lanes]) {
+        if (at.across == 1 && lines >= lanes && terms >= block) {
+            for (int q = 0; q < lanes; ++q) words[q] = zip(at.from(0, q * group).data, at.along);
+            return;
+        }
+        for (int q = 0; q < lanes; ++q) {
+            words[q] = zip_part(at.from(0, q * group), lines, terms - q * group);
+        }
+    }
+
+    // words[i] = the words of line i, whose terms are neighbours.
+    static void gather_turned(Lines<Elem> at, int64_t lines, int64_t terms, Words (&words)[lanes]) {
+        for (int64_t i = 0; i < lanes; ++i) {
+            words[i] = i < lines ? load(at.from(i, 0).data, terms) : Words{} ^ Flip;
+        }
+    }
+};
+
+}  // namespace gemm
