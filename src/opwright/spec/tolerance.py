@@ -121,6 +121,12 @@ def derived_bound(
     return Bound(np.asarray(limit, dtype=np.float64), origin)
 
 
+def _evaluate(ufunc: np.ufunc, *values: Floats) -> Floats:
+    """As numbers, which those of ``np.frompyfunc`` return as objects."""
+    result = ufunc(*values)
+    return result if ufunc.types != ["O->O"] else np.asarray(result, dtype=np.float64)
+
+
 class _NotFollowedError(Exception):
     """The formula used an operation without a rule here."""
 
@@ -372,13 +378,14 @@ class Tracked(NDArrayOperatorsMixin):
             return self._compare(ufunc, *operands)
         if ufunc.types and all(t.endswith("->?") for t in ufunc.types):
             return ufunc(*(x.value for x in operands))  # whether NaN, infinite, negative
-        rule = _RULES.get(ufunc.__name__)
+        # np.frompyfunc(math.erf, 1, 1) is an erf for those who have no SciPy.
+        rule = _RULES.get(ufunc.__name__.removesuffix(" (vectorized)"))
         if rule is None:
             raise _NotFollowedError(f"np.{ufunc.__name__}")
         integer = ufunc.__name__ in _INTEGER_RULES and all(x.integer for x in operands)
         if not integer:
             operands = [x.floating() for x in operands]
-        result = ufunc(*(x.value for x in operands))
+        result = _evaluate(ufunc, *(x.value for x in operands))
         chain = None
         if ufunc in (np.add, np.subtract):
             chain = _chain(operands)
@@ -412,8 +419,9 @@ class Tracked(NDArrayOperatorsMixin):
         largest = self.arithmetic.largest
         if not any((np.abs(x.value) > largest).any() for x in operands):
             return np.zeros(())
-        there = ufunc(
-            *(np.where(np.abs(x.value) > largest, np.inf * x.value, x.value) for x in operands)
+        there = _evaluate(
+            ufunc,
+            *(np.where(np.abs(x.value) > largest, np.inf * x.value, x.value) for x in operands),
         )
         changed = np.abs(there - result) / self.arithmetic.roundoff
         return np.where((np.abs(result) <= largest) & ~(there == result), changed, 0.0)

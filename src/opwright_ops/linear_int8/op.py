@@ -67,7 +67,7 @@ def torch_witness(
 def linear_int8(
     x: Tensor[T, "... k"],
     w: Tensor[U, "n k"],
-    bias: Tensor[V, "n"],
+    bias: Tensor[V, " n"],
     scale: float = 0.0005,
     out_scale: float = 0.125,
     zero_point: int = 0,

@@ -3,6 +3,7 @@
 // saturates at 16 bits: 2 * 255 * 127 is more than that.) One class for each width of a register.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -28,14 +29,30 @@ template <int Bytes> struct Pairs {
     static Vec load(const std::int32_t* p) { return words_at(p); }
     static void store(std::int32_t* p, Vec x) { std::memcpy(p, &x, sizeof x); }
     static Vec load_part(const std::int32_t* p, int count) {
-        std::int32_t part[lanes] = {};
-        for (int i = 0; i < count; ++i) part[i] = p[i];
-        return words_at(part);
+        Vec x{};
+#if defined(__AVX2__)
+        const auto& at = *reinterpret_cast<const std::int32_t(*)[lanes]>(p);
+        if constexpr (Bytes == 64) {
+            asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(x) : "m"(at), "Yk"(bits(count)));
+        } else {
+            asm("vpmaskmovd %1, %2, %0" : "=x"(x) : "m"(at), "x"(mask(count)));
+        }
+#else
+        std::memcpy(&x, p, static_cast<std::size_t>(count) * sizeof *p);
+#endif
+        return x;
     }
     static void store_part(std::int32_t* p, Vec x, int count) {
-        std::int32_t part[lanes];
-        std::memcpy(part, &x, sizeof x);
-        for (int i = 0; i < count; ++i) p[i] = part[i];
+#if defined(__AVX2__)
+        auto& at = *reinterpret_cast<std::int32_t(*)[lanes]>(p);
+        if constexpr (Bytes == 64) {
+            asm("vmovdqu32 %1, %0%{%2%}" : "+m"(at) : "v"(x), "Yk"(bits(count)));
+        } else {
+            asm("vpmaskmovd %1, %2, %0" : "+m"(at) : "x"(x), "x"(mask(count)));
+        }
+#else
+        std::memcpy(p, &x, static_cast<std::size_t>(count) * sizeof *p);
+#endif
     }
 
     static Vec broadcast(const std::int16_t* pair) {
@@ -62,6 +79,12 @@ template <int Bytes> struct Pairs {
     }
 
 private:
+    static std::uint16_t bits(int count) { return static_cast<std::uint16_t>((1u << count) - 1); }
+    static Vec mask(int count) {
+        std::int32_t each[lanes];
+        for (int lane = 0; lane < lanes; ++lane) each[lane] = lane < count ? -1 : 0;
+        return words_at(each);
+    }
     static Vec words_at(const void* p) {
         Vec x;
         std::memcpy(&x, p, sizeof x);

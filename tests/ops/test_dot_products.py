@@ -1,0 +1,278 @@
+"""Products of short types: int8 exact on every path, AMX by a model of its tiles, other processors."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from opwright.catalog.find import reference
+from opwright.dispatch.choose import why_not
+from opwright.spec.cases import Case, selected_case
+from opwright.spec.dtypes import DType, dtype_named
+from opwright.spec.isa import isa_named
+from opwright.spec.kernel import Kernel
+from opwright.toolchain.build import build
+from opwright.toolchain.compilers import pick_compiler
+from opwright.verify.engine import Options, verify
+from opwright_ops import matmul
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+HERE = Path(__file__).parent
+BYTES: dict[str, dict[str, DType]] = {
+    a: {"T": dtype_named(a), "U": dtype_named("i8"), "V": dtype_named("i32")} for a in ("i8", "u8")
+}
+BF16 = dict.fromkeys(("T", "U", "V"), dtype_named("bf16"))
+each_left = pytest.mark.parametrize("left", ["i8", "u8"])
+
+# By row, without limits on the element types and by the most a CPU may lack.
+RUNGS = [
+    row.name
+    for row in matmul.rows
+    if row.backend == "cpu" and (not row.dtypes or {"i8", "u8", "i32"} <= set(row.dtypes))
+]
+
+
+@pytest.fixture(params=RUNGS)
+def rung(request: pytest.FixtureRequest) -> Any:
+    row = matmul.row(request.param)
+    if reason := why_not(matmul, row, BYTES["i8"]):
+        pytest.skip(reason)
+    return matmul.kernel(row.name)
+
+
+def exact(a: Array, b: Array) -> Array:
+    """By NumPy, in int64."""
+    return np.asarray(a.astype(np.int64) @ b.astype(np.int64))
+
+
+def check(kernel: Any, a: Array, b: Array) -> None:
+    """The kernel's sums, in an output that held something else before."""
+    out = np.full((a.shape[0], b.shape[1]), 0x5A5A5A5A, np.int32)
+    assert kernel(a, b, out=out) is out
+    np.testing.assert_array_equal(out, exact(a, b), f"{a.shape} x {b.shape}")
+
+
+def bytes_of(dtype: DType, shape: tuple[int, int], seed: int) -> Array:
+    random = np.random.default_rng(seed)
+    return random.integers(int(dtype.lowest), int(dtype.highest) + 1, shape).astype(dtype.numpy)
+
+
+@each_left
+@pytest.mark.parametrize("m", [1, 17])
+def test_every_number_of_terms_is_exact(rung: Any, left: str, m: int) -> None:
+    # Remainders of pairs, quads, the 64 of a register or tile, and of blocks of 512 and 1024.
+    for k in [*range(70), 127, 129, 511, 513, 1023, 1027, 1091]:
+        for n in (1, 33):
+            a = bytes_of(BYTES[left]["T"], (m, k), k)
+            check(rung, a, bytes_of(BYTES[left]["U"], (k, n), k + 1))
+
+
+@each_left
+def test_extremes_neither_saturate_nor_wrap(rung: Any, left: str) -> None:
+    info = np.iinfo(BYTES[left]["T"].numpy)
+    for m, n, k in ((1, 1, 64), (1, 37, 67), (5, 3, 130), (17, 33, 1030), (40, 40, 36)):
+        for first in (info.min, info.max):
+            for second in (-128, 127):
+                a, b = np.full((m, k), first, info.dtype), np.full((k, n), second, np.int8)
+                check(rung, a, b)
+                b[1::2] = -1 - b[1::2]  # the other extreme, in turns
+                check(rung, a, b)
+
+
+@each_left
+def test_sizes_around_tiles_and_layouts(rung: Any, left: str) -> None:
+    sizes = [(2, 31, 9), (4, 17, 65), (6, 16, 64), (12, 32, 20), (13, 65, 129), (16, 100, 33)]
+    for m, n, k in [*sizes, (31, 33, 63), (33, 15, 257), (65, 2, 40), (50, 4, 100), (70, 70, 1100)]:
+        a, b = bytes_of(BYTES[left]["T"], (m, k), m), bytes_of(BYTES[left]["U"], (k, n), n)
+        check(rung, a, b)
+        check(rung, np.asfortranarray(a), b)
+        check(rung, a, np.asfortranarray(b))
+        check(rung, np.asfortranarray(a), np.asfortranarray(b))
+        apart_a = np.zeros((2 * m, 3 * k + 1), a.dtype)[::2, : 3 * k : 3]
+        apart_a[...] = a
+        check(rung, apart_a, b)
+
+
+def test_bfloat16_dot_products_round_once_and_keep_nan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Known answer A7 at the end of a sum, and padding that multiplies no infinity by zero."""
+    row = matmul.row("cpu_v7_avx512_bf16")
+    if reason := why_not(matmul, row, BF16):
+        pytest.skip(reason)
+    kernel = matmul.kernel(row.name)
+    bf16 = ml_dtypes.bfloat16
+    for m, n in ((1, 1), (1, 40), (17, 1), (13, 33)):
+        # 1 + 1/256 and 1.5 + 3/256 lie between two numbers, at odd k.
+        for terms, rounded in (([1, 2**-8, 0], 1.0), ([1, 3 * 2**-8, 0], 1.015625)):
+            a, b = np.ones((m, 3), bf16), np.tile(np.array([terms], bf16).T, (1, n))
+            np.testing.assert_array_equal(kernel(a, b).astype(float), np.full((m, n), rounded))
+        for k in (1, 3, 33, 65):
+            a, b = np.ones((m, k), bf16), np.ones((k, n), bf16)
+            a[0, k - 1] = np.inf
+            expected = np.full((m, n), float(k))
+            expected[0] = np.inf
+            np.testing.assert_array_equal(kernel(a, b).astype(float), expected)
+            b[k - 1, n - 1] = np.nan
+            expected[:, n - 1] = np.nan
+            np.testing.assert_array_equal(kernel(a, b).astype(float), expected)
+
+
+# --- AMX ----------------------------------------------------------------------------------------
+
+# Around 16 and 32 rows, columns and words; blocks of 512 and 1024 terms; fewer rows than a tile's.
+TILED = [
+    *("m=1,n=5,k=7", "m=17,n=1,k=1", "m=17,n=16,k=32", "m=18,n=17,k=33", "m=31,n=33,k=63"),
+    *("m=32,n=32,k=64", "m=33,n=31,k=65", "m=49,n=70,k=130", "m=20,n=40,k=1090", "m=64,n=20,k=0"),
+]
+
+
+@pytest.fixture(scope="module")
+def modelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels with AMX's instructions replaced by a model of them."""
+    folder = tmp_path_factory.mktemp("amx")
+    for file in (*matmul.folder.glob("*.h"), *matmul.folder.glob("cpu_v*.cpp")):
+        shutil.copy(file, folder)
+    shutil.copy(HERE / "amx_model" / "amx_tiles.h", folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kernel", "isa", "dtypes"),
+    [
+        ("cpu_v9_amx_bf16", "avx512_bf16", BF16),
+        ("cpu_v10_amx_int8", "avx512_vnni", BYTES["i8"]),
+        ("cpu_v10_amx_int8", "avx512_vnni", BYTES["u8"]),
+    ],
+    ids=["bf16", "i8", "u8"],
+)
+def test_amx_kernels_hold_on_a_model_of_the_tiles(
+    modelled: Path, kernel: str, isa: str, dtypes: dict[str, DType]
+) -> None:
+    real = matmul.row(kernel)
+    row = Kernel(
+        f"{kernel}.cpp",
+        change="on a model of AMX",
+        isa=isa,
+        strided=real.strided,
+        dtypes=real.dtypes,
+        threads=True,
+        folder=modelled,
+    )
+    if reason := why_not(matmul, row, dtypes):
+        pytest.skip(reason)
+
+    def case(shape: str, values: str = "typical", layout: str = "contiguous") -> Case:
+        return selected_case(matmul, dtypes, shape, values, layout)
+
+    cases = [case(shape, values) for shape in TILED for values in ("typical", "whole")]
+    cases += [
+        case("m=35,n=37,k=70", layout=layout)
+        for layout in ("transposed", "padded", "stepped", "expanded", "others-transposed")
+    ]
+    kinds = ("special", "overflow") if dtypes is BF16 else ("extremes", "wide")
+    cases += [case("m=35,n=37,k=71", values) for values in kinds]
+    report = verify(matmul, [row], reference(matmul), Options(dtypes=[dtypes], cases=cases))
+    assert report.findings == []
+    assert [done.held for done in report.kernels] == [len(cases)]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of x86-64")
+@pytest.mark.parametrize("kind", ["gcc", "clang"])
+@pytest.mark.parametrize(
+    ("kernel", "dtypes", "instruction"),
+    [
+        ("cpu_v9_amx_bf16", BF16, "tdpbf16ps"),
+        ("cpu_v10_amx_int8", BYTES["i8"], "tdpbssd"),
+        ("cpu_v10_amx_int8", BYTES["u8"], "tdpbusd"),
+    ],
+    ids=["bf16", "i8", "u8"],
+)
+def test_amx_instructions_are_encoded(
+    kind: str, kernel: str, dtypes: dict[str, DType], instruction: str
+) -> None:
+    if not shutil.which("objdump"):
+        pytest.skip("no objdump here")
+    try:
+        compiler = pick_compiler(kind)
+    except Exception as error:
+        pytest.skip(str(error))
+    row = matmul.row(kernel)
+    built = build(
+        compiler,
+        source=row.path,
+        prelude=matmul.signature.c_prelude(dtypes, row),
+        flags=(*isa_named(row.isa).flags, *(f"-D{v}={d.c}" for v, d in dtypes.items())),
+    )
+    text = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", built.path],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    found = set(re.findall(rf"\b{instruction} +(%tmm\d,%tmm\d,%tmm\d)", text))
+    # C is 0 to 3, A 4 and 5, B 6 and 7, here written from right to left.
+    assert found == {
+        *("%tmm6,%tmm4,%tmm0", "%tmm7,%tmm4,%tmm1", "%tmm6,%tmm5,%tmm2", "%tmm7,%tmm5,%tmm3")
+    }
+    others = {"tdpbf16ps", "tdpbssd", "tdpbusd", "tdpbsud", "tdpbuud"} - {instruction}
+    assert not any(other in text for other in others)
+    assert "ldtilecfg" in text and "tilerelease" in text
+    loads = set(re.findall(r"\btileloadd? +[^\n]*%tmm(\d)", text))
+    assert {"4", "5", "6", "7"} <= loads
+
+
+# --- other processors ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtypes", [BYTES["i8"], BYTES["u8"], BF16], ids=["i8", "u8", "bf16"])
+@pytest.mark.parametrize(
+    ("compiler", "emulator", "isa", "rung"),
+    [
+        ("", "qemu-x86_64 -cpu Haswell", "avx2", "cpu_v5_avx2"),
+        ("", "qemu-x86_64 -cpu Nehalem", "baseline", "cpu_v4_portable"),
+        ("aarch64-linux-gnu-g++", "qemu-aarch64", "baseline", "cpu_v4_portable"),
+    ],
+    ids=["avx2", "baseline", "aarch64"],
+)
+def test_paths_of_other_processors(
+    compiler: str, emulator: str, isa: str, rung: str, dtypes: dict[str, DType]
+) -> None:
+    command = emulator.split()
+    for tool in (command[0], compiler):
+        if tool and not shutil.which(tool):
+            pytest.skip(f"no {tool} here")
+    if not compiler and platform.machine() != "x86_64":
+        pytest.skip("emulates x86-64 on itself")
+    row = matmul.row(rung)
+    built = build(
+        pick_compiler(compiler),
+        source=HERE / "product_elsewhere.cpp",
+        flags=(
+            *isa_named(isa).flags,
+            *(f"-D{variable}={dtype.c}" for variable, dtype in dtypes.items()),
+            f'-DKERNEL="{row.path}"',
+        ),
+        link=("-static",),
+        kind="executable",
+    )
+    ran = subprocess.run(
+        [*command, str(built.path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=dict(os.environ),
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    assert ran.stdout == "20 products are right\n"
