@@ -32,6 +32,8 @@ def rows(name: str, size: int = 64, sample: int = 0) -> dict[str, tuple[int, int
     """Requests, sectors and wavefronts by operation and array."""
     found: dict[str, tuple[int, int, int]] = {}
     for c in inspected(name, size, sample).lines:
+        if c.operation == "branch":
+            continue
         key = f"{c.operation} {c.array}"
         old = found.get(key, (0, 0, 0))
         found[key] = (old[0] + c.requests, old[1] + c.sectors, old[2] + c.wavefronts)

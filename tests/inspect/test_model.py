@@ -58,7 +58,7 @@ def test_what_ptxas_says() -> None:
         "    64 bytes stack frame, 60 bytes spill stores, 72 bytes spill loads\n"
         "ptxas info    : Used 40 registers, used 1 barriers, 8192 bytes smem\n"
     )
-    assert read_ptxas(text) == Registers(40, 60, 72)
+    assert read_ptxas(text) == Registers(40, 60, 72, 64)
     assert read_ptxas("ptxas info    : Used 16 registers\n") == Registers(16, 0, 0)
     assert read_ptxas("ptxas fatal   : no") is None
 

@@ -59,7 +59,12 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A built kernel. ``key`` identifies the exact bytes and how they came to be."""
+    """A built kernel. ``key`` identifies the exact bytes and how they came to be.
+
+    ``entry`` is the function in it to call: the operator's, and of a row that packs an input
+    ``PACKED_BYTES`` (no inputs; the output an int64), ``PACK`` (that input; the output bytes) and
+    ``PACKED_CALL`` (those bytes in the place of that input).
+    """
 
     path: Path
     key: str
@@ -73,6 +78,11 @@ class Artifact:
     cached: bool
     seconds: float
     warnings: str = ""
+    entry: str = "opw_entry"
+
+    PACKED_BYTES: ClassVar[str] = "opw_packed_bytes"
+    PACK: ClassVar[str] = "opw_pack"
+    PACKED_CALL: ClassVar[str] = "opw_entry_packed"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from opwright.spec.kernel import Kernel
 from opwright.spec.signature import Array, Signature, TensorParam
@@ -30,13 +30,38 @@ def strides_for(kernel: Kernel, param: TensorParam, array: Array) -> tuple[int, 
 
 
 def operands_for(
-    signature: Signature, kernel: Kernel, arrays: Sequence[Array]
+    signature: Signature, kernel: Kernel, arrays: Sequence[Array], packed: Array | None = None
 ) -> tuple[list[Array], list[int]]:
-    """The inputs as ``kernel`` takes them, copied where need be, and the strides it is told."""
+    """The inputs as ``kernel`` takes them, copied where need be, and the strides it is told.
+
+    ``packed`` are the bytes that take the place of the input that it packs, for the packed call.
+    """
     taken: list[Array] = []
     told: list[int] = []
     for param, array in zip(signature.inputs, arrays, strict=True):
+        if packed is not None and param.name == kernel.packs:
+            taken.append(packed)
+            continue
         fits = strides_for(kernel, param, array) is not None
         taken.append(array if fits else array.copy(order="C"))
         told += strides_for(kernel, param, taken[-1]) or ()
     return taken, told
+
+
+def packing_operands(
+    signature: Signature, kernel: Kernel, array: Array, dims: Mapping[str, int]
+) -> tuple[Array, list[int], list[int]]:
+    """The input that ``kernel`` packs, as it takes it, and what the packing functions are told.
+
+    That is the input's own dimensions, of which ``dims`` has the sizes; and with its strides.
+    """
+    [param] = [p for p in signature.inputs if p.name == kernel.packs]
+    sizes = [dims[dim] for dim in signature.dims_of(param)]
+    fits = strides_for(kernel, param, array) is not None
+    taken = array if fits else array.copy(order="C")
+    return taken, sizes, [*sizes, *(strides_for(kernel, param, taken) or ())]
+
+
+def packed_room(nbytes: int) -> int:
+    """Bytes of the buffer for a packed input of ``nbytes``: whole lines of 64, where it begins."""
+    return -(-nbytes // 64) * 64

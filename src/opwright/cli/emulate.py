@@ -115,14 +115,14 @@ def _table(counters: Sequence[Any]) -> Any:
         table.add_row(
             f"{Path(c.file).name}:{c.line}",
             c.kernel,
-            f"{c.space} {c.operation}",
+            "branch" if c.operation == "branch" else f"{c.space} {c.operation}",
             c.array,
             f"{c.requests:,}",
             f"{c.lanes_per_request:.1f}",
-            "" if shared else f"{c.sectors_per_request:.2f}",
+            f"{c.sectors_per_request:.2f}" if c.sectors else "",
             f"{c.wavefronts / c.requests:.2f}" if shared else "",
-            f"{c.excess:,}",
-            f"{c.divergent:,}",
+            "" if c.operation == "branch" else f"{c.excess:,}",
+            f"{c.divergent:,}" if c.operation == "branch" else "",
         )
     return table
 

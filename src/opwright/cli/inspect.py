@@ -127,15 +127,15 @@ def _lines(i: Inspection) -> Any:
         shared = c.space == "shared"
         table.add_row(
             f"{Path(c.file).name}:{c.line}",
-            f"{c.space} {c.operation} {c.array}",
+            f"{c.space} {c.operation} {c.array}".removeprefix("control ").strip(),
             f"{c.requests:,}",
-            "-" if shared else f"{c.sectors_per_request:.2f}",
-            f"{c.bytes_used:,}",
-            "-" if shared else f"{32 * c.sectors:,}",
+            f"{c.sectors_per_request:.2f}" if c.sectors else "-",
+            f"{c.bytes_used:,}" if c.bytes_used else "-",
+            f"{32 * c.sectors:,}" if c.sectors else "-",
             f"{c.wavefronts:,}" if shared else "-",
             f"{c.conflict:.1f}-way" if shared else "-",
             f"{c.lanes_per_request:.1f}",
-            f"{c.divergent:,}",
+            f"{c.divergent:,}" if c.operation == "branch" else "-",
             source_line(c.file, c.line)[:60],
         )
     return table
@@ -154,13 +154,22 @@ def _totals(i: Inspection) -> str:
             f"{sum(c.wavefronts for c in shared):,} wavefronts, "
             f"{sum(c.excess for c in shared):,} in excess ({i.conflict:.2f}-way conflicts)"
         )
+    local = [c for c in i.lines if c.space == "local"]
+    if local:
+        lines.append(
+            f"local: {sum(c.requests for c in local):,} requests, "
+            f"{32 * sum(c.sectors for c in local):,} bytes moved"
+        )
     lines.append(
         f"intensity: {i.intensity:.1f} operations for each byte of the operands, "
         f"{i.intensity_moved:.2f} for each byte moved"
     )
     if i.registers is not None:
         spilt = i.registers.spill_stores + i.registers.spill_loads
-        words = f"registers: {i.registers.registers} a thread, {spilt} bytes spilled (ptxas)"
+        words = (
+            f"registers: {i.registers.registers} a thread, {spilt} bytes spilled, "
+            f"{i.registers.stack} bytes of local memory (ptxas)"
+        )
     else:
         words = f"registers: unknown ({i.no_registers})"
     if i.occupancy is not None:

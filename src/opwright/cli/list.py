@@ -37,8 +37,11 @@ def command(output: common.Output, target: str | None, signature: bool) -> None:
 
 
 def _function(target: Target) -> str:
-    row = target.kernels[0] if target.one_kernel else None
-    return f'extern "C" {target.spec.signature.c_prototype(kernel=row)};'
+    signature = target.spec.signature
+    if not target.one_kernel:
+        return f'extern "C" {signature.c_prototype()};'
+    functions = signature.c_functions(None, target.kernels[0])
+    return "\n".join(f'extern "C" {function};' for function in functions.values())
 
 
 def _dtypes(target: Target) -> str:

@@ -103,6 +103,37 @@ def choose(
     return _chosen[key][1]
 
 
+def choose_packing(
+    spec: OperatorSpec, param: str, dtypes: Mapping[str, DType]
+) -> tuple[Backend, Kernel, Artifact]:
+    """The last verified row that packs the input ``param`` for these element types, built.
+
+    With its tunables at their defaults: packed bytes serve calls of any sizes. Raises
+    ``MachineError`` with each kernel's reason when none can serve.
+    """
+    reasons: list[str] = []
+    with History.open() as history:
+        for row in reversed(spec.rows):
+            if row.packs != param:
+                continue
+            reason = why_not(spec, row, dtypes)
+            if not reason:
+                backend = backend_named(row.backend)
+                try:
+                    artifact = backend.build(spec.signature, row, dtypes, row.defaults)
+                except BuildError as error:
+                    reason = f"does not build: {error}"
+                else:
+                    reason = _unverified(spec, row, dtypes, row.defaults, artifact, history)
+            if not reason:
+                return backend, row, artifact
+            reasons.append(f"{row.name}: {reason}")
+    raise MachineError(
+        f"{spec.name}: no kernel packs {param} for {short_dtypes(dtypes)} on this machine\n  "
+        + "\n  ".join(reasons)
+    )
+
+
 def forget(spec: OperatorSpec) -> None:
     """Make the next calls of ``spec`` choose anew, by what the history says then."""
     _tuned_sizes.pop(id(spec), None)
@@ -170,14 +201,15 @@ def _bound(backend: Backend, candidate: _Candidate, artifact: Artifact) -> Choic
         candidate.row,
         artifact,
         backend.bind(artifact),
-        _threads(backend, candidate.row),
+        threads_of(backend, candidate.row),
         backend.bind_addresses(artifact),
         candidate.params,
         candidate.tuned_at,
     )
 
 
-def _threads(backend: Backend, row: Kernel) -> int:
+def threads_of(backend: Backend, row: Kernel) -> int:
+    """Threads that ``row`` is called with."""
     return thread_limit(backend) if row.threads else 1
 
 
@@ -260,7 +292,7 @@ def _by_speed(
         source = hashlib.sha256(row.path.read_bytes()).hexdigest()
         machine = backend.probe().fingerprint
         # A time with one thread is what several take at most.
-        for threads in {1, _threads(backend, row)}:
+        for threads in {1, threads_of(backend, row)}:
             for t in history.best_times(spec.name, short_dtypes(dtypes), machine, threads):
                 same = t.kernel == row.name and t.source_hash == source
                 if same and t.params == candidate.params and t.times is not None:
@@ -314,7 +346,7 @@ def _tuned(
         source_hash=hashlib.sha256(row.path.read_bytes()).hexdigest(),
         machine=backend.probe().fingerprint,
         dtype=short_dtypes(dtypes),
-        threads=_threads(backend, row),
+        threads=threads_of(backend, row),
         place="won",
     )
     newest = {_sizes(w.shape): w for w in won}  # of each shape, the last to win

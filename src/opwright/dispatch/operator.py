@@ -12,6 +12,7 @@ import numpy as np
 from opwright.backends.operands import operands_for, strides_for, usable
 from opwright.dispatch.choose import Choice, choose, fast_calls
 from opwright.dispatch.operands import as_array, check_output, check_room
+from opwright.dispatch.packed import Packed, pack
 from opwright.spec.errors import UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
@@ -62,6 +63,16 @@ class Operator(OperatorSpec):
             calls.keep(args, named, out, chosen.artifact, values, chosen.threads)
             self._fast = calls.call
 
+    def pack(self, array: Any, *, dtype: str = "") -> Packed:
+        """The input that kernels of this operator pack, in a form for many calls.
+
+        A call takes it in the place of ``array``: ``linear(x, linear.pack(w))``. ``dtype`` says for
+        which element types, as ``--dtype`` does, where those of ``array`` leave it open; the first
+        that fit are taken. Raises ``UsageError`` where no kernel of the list packs, and else what a
+        call raises.
+        """
+        return pack(self, array, dtype)
+
     def kernel(self, name: str) -> BoundKernel:
         """The kernel called ``name``, to be called as the operator is; never another one."""
         return BoundKernel(self, self.row(name))
@@ -79,16 +90,21 @@ class Operator(OperatorSpec):
         if out is not None:
             names = [p.name for p in signature.inputs]
             check_output(self.name, result, shape, dtype, list(zip(names, arrays, strict=True)))
-        chosen: Choice = choose(self, kernel, dtypes, dims)
+        packed = next((a for a in (*args, *named.values()) if isinstance(a, Packed)), None)
+        if packed is None:
+            chosen = choose(self, kernel, dtypes, dims)
+        else:
+            chosen = packed.choice(self, kernel, dtypes)
         direct = result.dtype == dtype and usable(result)
         copied = sum(
             a.nbytes
             for p, a in zip(signature.inputs, arrays, strict=True)
-            if strides_for(chosen.row, p, a) is None
+            if strides_for(chosen.row, p, a) is None and (packed is None or p.name != packed.name)
         )
         check_room(self.name, copied + (0 if direct else math.prod(shape) * dtype.itemsize))
         target = result if direct else np.empty(shape, dtype)
-        taken, strides = operands_for(signature, chosen.row, arrays)
+        held = None if packed is None else packed.memory
+        taken, strides = operands_for(signature, chosen.row, arrays, held)
         values = signature.values(dims, scalars, strides)
         chosen.run(taken, target, values, chosen.threads)
         if not direct:
@@ -117,7 +133,11 @@ class Operator(OperatorSpec):
         for parameter in signature.inputs:
             if parameter.name not in given:
                 raise UsageError(f"{self.name}: the tensor {parameter.name} is not given")
-            arrays.append(as_array(self.name, parameter.name, given.pop(parameter.name)))
+            value = given.pop(parameter.name)
+            if isinstance(value, Packed):
+                arrays.append(value.stand_in(self, parameter))
+            else:
+                arrays.append(as_array(self.name, parameter.name, value))
         return arrays, given
 
 

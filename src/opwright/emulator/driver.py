@@ -83,9 +83,10 @@ class Counter:
     """What one kind of memory instruction on one line cost, over the whole run.
 
     By Nsight Compute's definitions: a request is one warp-wide instruction; sectors are 32 bytes,
-    wavefronts are passes through shared memory. ``space`` is ``global``, ``shared`` or ``local``,
-    ``operation`` is ``load``, ``store`` or ``atomic``. ``ideal`` is the least number of sectors
-    (or wavefronts) that could have served the requests.
+    wavefronts are passes through shared memory. ``space`` is ``global``, ``shared``, ``local`` or
+    ``control``, ``operation`` is ``load``, ``store``, ``atomic``, or ``branch`` for the conditions of
+    ifs and loops, of which ``divergent`` had lanes that went either way. ``ideal`` is the least
+    number of sectors (or wavefronts) that could have served the requests.
     """
 
     kernel: str
@@ -233,12 +234,14 @@ def compile_program(
     compiler: Compiler | None = None,
     traced: bool = True,
     together: bool = False,
+    counted: bool = False,
 ) -> Built:
     """The program made of ``sources``, linked with the emulator, every access traced or none.
 
     Each source is compiled by itself, or ``together`` all as one, in order. ``defines`` are
     ``NAME`` or ``NAME=value``. Raises ``BuildError`` with the compiler's text, which names the
-    user's files and lines, and ``UnsupportedError`` for features that are not emulated.
+    user's files and lines, and ``UnsupportedError`` for features that are not emulated. Branches
+    are counted only in a program that was compiled ``counted``.
     """
     compiler = compiler or pick_compiler()
     library = runtime(compiler)
@@ -271,7 +274,7 @@ def compile_program(
                 *_COMMON_FLAGS,
                 *(_TRACE_FLAGS[compiler.kind] if traced else ("-O3",)),
                 *(f"-iquote{place}" for place in dict.fromkeys(s.parent for s in sources)),
-                *(f"-D{define}" for define in defines),
+                *(f"-D{define}" for define in (*defines, *(["OPW_COUNTED"] if counted else []))),
             ),
             link=link,
             kind="executable" if link else "object",
@@ -322,7 +325,12 @@ def emulate(
     """
     profile = load_profile(device)
     built = compile_program(
-        sources, include=include, defines=defines, compiler=compiler, traced=checks
+        sources,
+        include=include,
+        defines=defines,
+        compiler=compiler,
+        traced=checks,
+        counted=checks and counters,
     )
     command = _command(sources, include, defines, args, device)
     runs = [

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opwright.emulator.constants import Known, analyse, parameter_names
 from opwright.spec.errors import OpwrightError
 
 _TOKEN = re.compile(
@@ -63,6 +64,10 @@ _NO_DECLARATION = re.compile(
 )
 
 
+_WRITTEN_ARRAY = re.compile(r"[A-Za-z_][\w:<>, ]*[\w>][ *]+[A-Za-z_]\w* ?\[[^=;{]*[={]")
+_DECLARED_CONDITION = re.compile(r"(?:const )?[A-Za-z_][\w:<>]*[ *&]+[A-Za-z_]\w* ?(?:=[^=]|\{)")
+
+
 class UnsupportedError(OpwrightError):
     """The program uses what the emulator does not have; the message starts with file and line."""
 
@@ -85,7 +90,7 @@ class Token:
 
 @dataclass
 class _Scope:
-    kind: str  # namespace, class, function, block
+    kind: str  # namespace, class, function, block, or value: the braces of an initialiser
     device: bool = False
     brace: int = -1  # the token that opens it
 
@@ -98,6 +103,8 @@ class _Rewriter:
     scopes: list[_Scope] = field(default_factory=list)
     globals: dict[str, str] = field(default_factory=dict)  # namespace-scope shared arrays
     injected: dict[int, set[str]] = field(default_factory=dict)
+    functions: dict[str, set[int]] = field(default_factory=dict)  # see constants.analyse
+    known: Known = field(default_factory=Known)  # of the function
 
     def run(self) -> str:
         i = 0
@@ -114,12 +121,16 @@ class _Rewriter:
                 i = self._launch(i)
                 continue
             elif t.text == "{":
-                self._open(i, statement)
-                statement = i + 1
+                before = self._text(self._previous(i))
+                inside = bool(self.scopes) and self.scopes[-1].kind == "value"
+                if before in ("=", ",", "return") or (inside and before == "{"):
+                    self.scopes.append(_Scope("value"))  # no statement begins or ends here
+                else:
+                    self._open(i, statement)
+                    statement = i + 1
             elif t.text == "}":
-                if self.scopes:
-                    self.scopes.pop()
-                statement = i + 1
+                if not self.scopes or self.scopes.pop().kind != "value":
+                    statement = i + 1
             elif t.text == ";":
                 self._local_arrays(i, statement)
                 statement = i + 1
@@ -252,8 +263,32 @@ class _Rewriter:
         elif t.text in ("cudaLaunchKernel", "cudaLaunchCooperativeKernel"):
             self._strip_cast(i)
         elif self._in_device:
+            if t.text in ("if", "while", "for"):
+                self._branch(i)
             self._device_name(i)
         return i
+
+    def _branch(self, i: int) -> None:
+        """Let a condition tell which way each thread goes, unless all go the same way."""
+        opening = self._next(i)
+        if self._text(opening) != "(" or i in self.known.loops:
+            return  # also "if constexpr"
+        close = self._close(opening)
+        stops = [opening]
+        depth = 0
+        for j in range(opening + 1, close):
+            depth += (self._text(j) in _OPEN) - (self._text(j) in (")", "]", "}"))
+            if self._text(j) == ";" and depth == 0:
+                stops.append(j)
+        first = stops[1] if self.tokens[i].text == "for" and len(stops) == 3 else stops[-1]
+        last = stops[2] if self.tokens[i].text == "for" and len(stops) == 3 else close
+        if self.tokens[i].text == "for" and len(stops) != 3:
+            return  # over a range
+        code = self._code(first + 1, last)
+        if not code or _DECLARED_CONDITION.match(code):
+            return
+        self.tokens[first].out += " OPW_BRANCH("
+        self.tokens[last].out = ")" + self.tokens[last].out
 
     def _device_name(self, i: int) -> None:
         t = self.tokens[i]
@@ -309,12 +344,33 @@ class _Rewriter:
             r"(__align__|alignas|__attribute__|__launch_bounds__)\s*\(+[^()]*\)+", "", code
         ):
             self.scopes.append(_Scope("function", device, i))
+            if device:
+                self._analyse(i, statement)
             if "__global__" in words:
                 self.tokens[i].out += " ::opw::enter_kernel();"
         elif {"class", "struct", "union", "enum"} & set(words):
             self.scopes.append(_Scope("class"))
         else:
             self.scopes.append(_Scope("block"))
+
+    def _analyse(self, i: int, statement: int) -> None:
+        """What is known when compiled, in the function whose body begins at ``i``."""
+        where = range(i + 1, self._close(i))
+        words = [j for j in where if self._is_code(j)]
+        texts = [self._text(j) for j in words]
+        for k, text in enumerate(texts):
+            if text == "unroll" and texts[k + 1 : k + 2] == ["1"]:
+                texts[k + 1] = "unroll-1"
+        opening = next((j for j in range(statement, i) if self._text(j) == "("), i)
+        while self._text(self._previous(opening)) in _ATTRIBUTES:
+            opening = self._next(self._close(opening))
+            while opening < i and self._text(opening) != "(":
+                opening = self._next(opening)
+        if opening >= i:
+            return
+        parameters = parameter_names(self._code(opening + 1, self._close(opening)))
+        self.known = analyse(texts, words, parameters, self.functions)
+        self.functions[self._text(self._previous(opening))] = self.known.dynamic
 
     def _launch(self, i: int) -> int:
         line = self.tokens[i].line
@@ -491,17 +547,21 @@ class _Rewriter:
         if not self._in_device or self.scopes[-1].kind == "class":
             return
         code = self._code(statement, end)
-        if not _LOCAL_ARRAY.fullmatch(code) or _NO_DECLARATION.search(code):
+        written = not _LOCAL_ARRAY.fullmatch(code)
+        if _NO_DECLARATION.search(code) or (written and not _WRITTEN_ARRAY.match(code)):
             return
         first = statement
         while not self._is_code(first):
             first += 1
         declared = self._declaration(first, end)
         for _, name, suffix in declared[2] if declared else ():
-            if "[" in suffix:
-                self.tokens[
-                    end
-                ].out += f' ::opw::LocalArray opw_local_{name}({name}, sizeof({name}), "{name}");'
+            indexed = self.known.arrays.get(name, False)
+            if "[" in suffix and (indexed or not written):
+                facts = f"{str(indexed).lower()}, {str(written).lower()}"
+                self.tokens[end].out += (
+                    f" ::opw::LocalArray opw_local_{name}"
+                    f'({name}, sizeof({name}), "{name}", {facts});'
+                )
 
     def _declaration(
         self, first: int, end: int
@@ -670,6 +730,7 @@ def rewrite(sources: Sequence[Path], include: Sequence[Path], folder: Path) -> l
     Raises ``UnsupportedError`` for what the emulator lacks, ``OpwrightError`` for unreadable files.
     """
     done: dict[Path, Path] = {}
+    functions: dict[str, set[int]] = {}
 
     def target(path: Path) -> Path:
         path = path.absolute()
@@ -680,7 +741,7 @@ def rewrite(sources: Sequence[Path], include: Sequence[Path], folder: Path) -> l
                 text = path.read_text(encoding="utf-8", errors="surrogateescape")
             except OSError as error:
                 raise OpwrightError(f"{path}: cannot be read: {error.strerror}") from error
-            made = _Rewriter(path, tokenize(text), header).run()
+            made = _Rewriter(path, tokenize(text), header, functions=functions).run()
             done[path].write_text(made, encoding="utf-8", errors="surrogateescape")
         return done[path]
 

@@ -157,6 +157,19 @@ def _few_operations(now: Situation) -> Iterator[Advice]:
     )
 
 
+def _local_memory(now: Situation) -> Iterator[Advice]:
+    for i, row in enumerate(now.counters):
+        if row.space == "local":
+            yield Advice(
+                row.file,
+                row.line,
+                f"{row.array} is indexed by what is not known when compiled, so it lies in local "
+                f"memory ({row.operation}s of {row.sectors_per_request:.1f} sectors a request): "
+                "unroll the loops over it, or keep it in shared memory",
+                _gain(now, {i: []}),
+            )
+
+
 def _contention(now: Situation) -> Iterator[Advice]:
     for i, row in enumerate(now.counters):
         if row.operation != "atomic" or row.contention <= 2 * row.requests:
@@ -172,8 +185,10 @@ def _contention(now: Situation) -> Iterator[Advice]:
 
 def _idle_lanes(now: Situation) -> Iterator[Advice]:
     total = sum(map(passes, now.counters))
+    if not any(row.divergent for row in now.counters):
+        return
     for row in now.counters:
-        if row.lanes_per_request >= 24 or passes(row) < total / 10 or not row.divergent:
+        if row.lanes_per_request >= 24 or not passes(row) or passes(row) < total / 10:
             continue
         yield Advice(
             row.file,
@@ -214,6 +229,7 @@ _RULES: tuple[Callable[[Situation], Iterator[Advice]], ...] = (
     _conflicts,
     _reloaded,
     _few_operations,
+    _local_memory,
     _contention,
     _idle_lanes,
     _small_grid,

@@ -67,13 +67,13 @@ class Inspection:
     @property
     def moved_bytes(self) -> int:
         """Bytes of global memory that the requests moved, repeats included."""
-        return SECTOR * sum(c.sectors for c in self.lines)
+        return SECTOR * sum(c.sectors for c in self.lines if c.space == "global")
 
     @property
     def sectors_per_request(self) -> float:
         """Of all requests to global memory; 0 where there are none."""
         return _ratio(
-            sum(c.sectors for c in self.lines),
+            sum(c.sectors for c in self.lines if c.space == "global"),
             sum(c.requests for c in self.lines if c.space == "global"),
         )
 
@@ -124,7 +124,7 @@ def inspect(
         raise MachineError(f"{kernel.name} cannot run here: {reason}")
     check_memory(spec, case, backend.memory_available())
     settled = kernel.params(params or {})
-    artifact = backend.build(spec.signature, kernel, case.dtypes, settled)
+    artifact = backend.build(spec.signature, kernel, case.dtypes, settled, counted=True)
     assert isinstance(artifact, EmulatorArtifact)
     started = time.monotonic()
     grid, block = artifact.shape(case.dims)
@@ -154,6 +154,10 @@ def inspect(
         prelude = cuda_prelude(spec.signature, case.dtypes, settled)
         asked = registers_of(kernel.path, prelude, profile)
     known = asked if isinstance(asked, Registers) else None
+    if (
+        known is not None and known.stack == 0
+    ):  # nvcc found registers for what seemed to need memory
+        lines = tuple(c for c in lines if c.space != "local")
     threads = block[0] * block[1] * block[2]
     held = occupancy(profile, threads, shared, known.registers if known else None)
     work = Work(flops, operand_bytes, blocks, spec.signature.compute(case.dtypes).name == "f64")

@@ -50,6 +50,8 @@ class Estimate:
 
 def passes(counter: Counter) -> float:
     """Cycles that a row's requests take on the way to L1 and shared memory, at the least."""
+    if counter.space == "control":
+        return 0.0
     if counter.space == "shared":
         return max(counter.wavefronts, counter.contention)
     return max(counter.requests, counter.sectors * SECTOR / _BYTES_A_CYCLE, counter.contention)

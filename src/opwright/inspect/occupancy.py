@@ -20,11 +20,15 @@ _TIME_LIMIT = 120.0  # seconds for nvcc, which takes 2 to 10
 
 @dataclass(frozen=True)
 class Registers:
-    """What ptxas says of a kernel: registers a thread, and bytes spilled to local memory."""
+    """What ptxas says of a kernel: registers a thread, and bytes of its local memory.
+
+    ``stack`` is what arrays and spilled registers take, the others what spilling moves.
+    """
 
     registers: int
     spill_stores: int
     spill_loads: int
+    stack: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,4 +122,5 @@ def read_ptxas(text: str) -> Registers | None:
         return None
     spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", text)
     stores, loads = (int(spills[1]), int(spills[2])) if spills else (0, 0)
-    return Registers(int(used[1]), stores, loads)
+    stack = re.search(r"(\d+) bytes stack frame", text)
+    return Registers(int(used[1]), stores, loads, int(stack[1]) if stack else 0)

@@ -51,15 +51,16 @@ ISAS: Mapping[str, Isa] = MappingProxyType(
                 (*_AVX512_FEATURES, "avx512_bf16"),
                 (*_AVX512_FLAGS, "-mavx512bf16"),
             ),
+            # A CPU with AMX has the dot products of vectors too, which small operands are left to.
             Isa(
                 "amx_bf16",
-                (*_AVX512_FEATURES, "amx_tile", "amx_bf16"),
-                (*_AVX512_FLAGS, "-mamx-tile", "-mamx-bf16"),
+                (*_AVX512_FEATURES, "avx512_bf16", "amx_tile", "amx_bf16"),
+                (*_AVX512_FLAGS, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
             ),
             Isa(
                 "amx_int8",
-                (*_AVX512_FEATURES, "amx_tile", "amx_int8"),
-                (*_AVX512_FLAGS, "-mamx-tile", "-mamx-int8"),
+                (*_AVX512_FEATURES, "avx512_vnni", "amx_tile", "amx_int8"),
+                (*_AVX512_FLAGS, "-mavx512vnni", "-mamx-tile", "-mamx-int8"),
             ),
         )
     }

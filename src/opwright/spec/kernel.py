@@ -41,7 +41,9 @@ class Kernel:
     ``opwright.spec.isa``, ``dtypes`` limits the element types (names such as ``"f32"``; the default
     is all the operator has), ``threads`` says that the kernel uses more than one, ``flags`` are
     further compiler options, ``deterministic=False`` that two runs may differ in the last bits.
-    ``strided`` says that the C function takes the inputs' strides, and so inputs as they lie.
+    ``strided`` says that the C function takes the inputs' strides, and so inputs as they lie;
+    ``packs`` names an input that further functions of the source put into a form of its own, once
+    for many calls.
     ``block`` and ``grid`` are
     launch shapes for backends that have them.
 
@@ -63,6 +65,7 @@ class Kernel:
     folder: Path = Path()
     when: Sequence[str] = ()
     strided: bool = False
+    packs: str = ""
     place: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:

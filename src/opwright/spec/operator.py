@@ -286,6 +286,14 @@ class OperatorSpec:
         taken = {self.name, *signature.dims, *signature.variables}
         taken |= {p.name for p in signature.tensors} | {s.name for s in signature.scalars}
         taken |= signature.constants.keys()
+        inputs = [p.name for p in signature.inputs]
+        if row.packs and row.packs not in inputs:
+            raise UnknownNameError("tensor", str(row.packs), inputs, f"{row.name}: packs")
+        if row.packs and "packed" in taken:
+            raise UsageError(
+                f"{row.name}: packs= gives the C function an argument packed, which is a name of "
+                f"{self.name} already: rename that"
+            )
         if row.strided:
             for stride in signature.strides:
                 if stride in taken:

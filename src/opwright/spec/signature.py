@@ -408,13 +408,20 @@ class Signature:
 
         Of two dimensions of one tensor with the same name the second is ``a_m_stride_2``.
         """
+        return tuple(name for param in self.inputs for name in self._strides_of(param))
+
+    def _strides_of(self, param: TensorParam) -> list[str]:
         names: list[str] = []
-        for param in self.inputs:
-            for dim in param.type.dims:
-                name = f"{param.name}_{self.ellipsis if dim == '...' else dim}_stride"
-                again = names.count(name) + sum(n.startswith(f"{name}_") for n in names)
-                names.append(f"{name}_{again + 1}" if again else name)
-        return tuple(names)
+        for dim in param.type.dims:
+            name = f"{param.name}_{self.ellipsis if dim == '...' else dim}_stride"
+            again = names.count(name) + sum(n.startswith(f"{name}_") for n in names)
+            names.append(f"{name}_{again + 1}" if again else name)
+        return names
+
+    def dims_of(self, param: TensorParam) -> tuple[str, ...]:
+        """The dimensions of one tensor that have a name, as the C function calls them."""
+        named = (d for d in param.type.dims if isinstance(d, str))
+        return tuple(dict.fromkeys(self.ellipsis if d == "..." else d for d in named))
 
     def c_prototype(
         self, dtypes: Mapping[str, DType] | None = None, kernel: Kernel | None = None
@@ -424,18 +431,54 @@ class Signature:
         With ``dtypes`` the element types are concrete C++ types, else the variables' names.
         """
 
-        def c_type(param: TensorParam) -> str:
-            if dtypes is None and param.type.dtype in self.variables:
-                return param.type.dtype
-            return self.dtype(param, dtypes or {}).c
+        return self._calling(dtypes, kernel, "")
 
-        arguments = [f"const {c_type(p)}* {p.name}" for p in self.inputs]
-        arguments.append(f"{c_type(self.output)}* {self.output.name}")
+    def c_functions(self, dtypes: Mapping[str, DType] | None, kernel: Kernel) -> dict[str, str]:
+        """All the C functions that the file of ``kernel`` defines, by name; the operator's first.
+
+        Of a row that packs an input: the bytes that it takes packed, packing it, and the operator
+        with the packed bytes in its place.
+        """
+        found = {self.name: self._calling(dtypes, kernel, "")}
+        for param in self.inputs:
+            if param.name == kernel.packs:
+                sizes = [f"std::int64_t {dim}" for dim in self.dims_of(param)]
+                strides = self._strides_of(param) if kernel.strided else []
+                from_ = f"const {self._c_type(param, dtypes)}* {param.name}"
+                steps = [f"std::int64_t {stride}" for stride in strides]
+                packing = ", ".join([from_, "void* packed", *sizes, *steps])
+                found |= {
+                    f"{self.name}_packed_bytes": f"std::int64_t {self.name}_packed_bytes"
+                    f"({', '.join(sizes)})",
+                    f"{self.name}_pack": f"void {self.name}_pack({packing})",
+                    f"{self.name}_packed": self._calling(dtypes, kernel, param.name),
+                }
+        if dtypes is None:
+            return {name: text.replace("std::", "") for name, text in found.items()}
+        return found
+
+    def _c_type(self, param: TensorParam, dtypes: Mapping[str, DType] | None) -> str:
+        if dtypes is None and param.type.dtype in self.variables:
+            return param.type.dtype
+        return self.dtype(param, dtypes or {}).c
+
+    def _calling(
+        self, dtypes: Mapping[str, DType] | None, kernel: Kernel | None, packed: str
+    ) -> str:
+        """The operator's C function; with the input ``packed``, that which takes it packed."""
+        arguments = [
+            "const void* packed"
+            if p.name == packed
+            else f"const {self._c_type(p, dtypes)}* {p.name}"
+            for p in self.inputs
+        ]
+        arguments.append(f"{self._c_type(self.output, dtypes)}* {self.output.name}")
         arguments += [f"std::int64_t {dim}" for dim in self.dims]
         if kernel is not None and kernel.strided:
-            arguments += [f"std::int64_t {stride}" for stride in self.strides]
+            others = (p for p in self.inputs if p.name != packed)
+            arguments += [f"std::int64_t {s}" for p in others for s in self._strides_of(p)]
         arguments += [f"{s.c} {s.name}" for s in self.scalars]
-        text = f"void {self.name}({', '.join(arguments)})"
+        text = f"void {self.name}{'_packed' if packed else ''}({', '.join(arguments)})"
         return text if dtypes is not None else text.replace("std::", "")
 
     def c_prelude(self, dtypes: Mapping[str, DType], kernel: Kernel) -> str:
@@ -444,34 +487,60 @@ class Signature:
         It declares the function, so that a kernel of another signature is a compile error at its
         own line, and defines ``opw_entry``, through which any kernel is called the same way.
         """
+        export = 'extern "C" __attribute__((visibility("default")))'
+        lines = [
+            "#include <cstdint>",
+            '#include "opwright/call.h"',
+            '#include "opwright/types.h"',
+            "using std::int64_t;",
+            *self.c_constants(),
+            *(f"{export} {text};" for text in self.c_functions(dtypes, kernel).values()),
+        ]
+
+        def entry(name: str, statement: str) -> None:
+            lines.extend(
+                [
+                    export,
+                    f"inline __attribute__((used)) void {name}(const opw::Call* call) {{",
+                    "    opw::detail::current_threads = call->threads;",
+                    f"    {statement};",
+                    "}",
+                ]
+            )
+
+        entry("opw_entry", self._entry(dtypes, kernel, ""))
+        for param in self.inputs:
+            if param.name != kernel.packs:
+                continue
+            sizes = [f"call->values[{i}].i" for i in range(len(self.dims_of(param)))]
+            strides = self._strides_of(param) if kernel.strided else []
+            steps = [f"call->values[{len(sizes) + i}].i" for i in range(len(strides))]
+            from_ = f"static_cast<const {self.dtype(param, dtypes).c}*>(call->tensors[0])"
+            packing = ", ".join([from_, "call->tensors[1]", *sizes, *steps])
+            entry(
+                "opw_packed_bytes",
+                f"*static_cast<std::int64_t*>(call->tensors[0]) = "
+                f"{self.name}_packed_bytes({', '.join(sizes)})",
+            )
+            entry("opw_pack", f"{self.name}_pack({packing})")
+            entry("opw_entry_packed", self._entry(dtypes, kernel, param.name))
+        return "\n".join([*lines, ""])
+
+    def _entry(self, dtypes: Mapping[str, DType], kernel: Kernel, packed: str) -> str:
+        """The call of the operator's C function with what is in a ``Call``."""
         arguments: list[str] = []
         for index, param in enumerate(self.tensors):
             const = "const " if index < len(self.inputs) else ""
-            c_type = f"{const}{self.dtype(param, dtypes).c}*"
-            arguments.append(f"static_cast<{c_type}>(call->tensors[{index}])")
-        sizes = len(self.dims) + (len(self.strides) if kernel.strided else 0)
+            c_type = "void" if param.name == packed else self.dtype(param, dtypes).c
+            arguments.append(f"static_cast<{const}{c_type}*>(call->tensors[{index}])")
+        told = [p for p in self.inputs if kernel.strided and p.name != packed]
+        sizes = len(self.dims) + sum(len(p.type.dims) for p in told)
         arguments += [f"call->values[{index}].i" for index in range(sizes)]
         for index, scalar in enumerate(self.scalars, sizes):
             member = "f" if scalar.type is float else "i"
             convert = " != 0" if scalar.type is bool else ""
             arguments.append(f"call->values[{index}].{member}{convert}")
-        declared = self.c_prototype(dtypes, kernel)
-        return "\n".join(
-            [
-                "#include <cstdint>",
-                '#include "opwright/call.h"',
-                '#include "opwright/types.h"',
-                "using std::int64_t;",
-                *self.c_constants(),
-                f'extern "C" __attribute__((visibility("default"))) {declared};',
-                'extern "C" __attribute__((visibility("default")))',
-                "inline __attribute__((used)) void opw_entry(const opw::Call* call) {",
-                "    opw::detail::current_threads = call->threads;",
-                f"    {self.name}({', '.join(arguments)});",
-                "}",
-                "",
-            ]
-        )
+        return f"{self.name}{'_packed' if packed else ''}({', '.join(arguments)})"
 
 
 def check_list(what: str, words: object) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opwright.backends.base import Artifact, Buffers, Device, Fault, Placement
+from opwright.backends.base import Artifact, Buffers, Device, Fault, Outcome, Placement
+from opwright.backends.operands import packed_room, packing_operands
+from opwright.spec.dtypes import DType, dtype_named
 from opwright.spec.kernel import Kernel
 from opwright.spec.signature import Array
 from opwright.verify.compare import Verdict, judge
@@ -18,6 +20,7 @@ from opwright.verify.prepare import Prepared
 POISON = (0xFF, 0xA5)  # NaN for every float; a small negative number
 MANY_THREADS = 8  # more than most machines grant
 WATCH_MS = 20
+MOST_PACKED = 64  # times the size of an input, which no packing needs
 
 
 @dataclass(frozen=True)
@@ -152,9 +155,85 @@ def run_case(
         for buffers in uploaded.values():
             buffers.free()
     assert first is not None
+    if kernel.packs and (found := _packed_calls(workers, artifact, kernel, prepared, threads)):
+        return found
     if kernel.deterministic and len({output.tobytes() for output in repeated}) > 1:
         return Checked(_not_repeatable(threads or 1), *first)
     return Checked(None, *first)
+
+
+def _packed_calls(
+    workers: Workers, artifact: Artifact, kernel: Kernel, prepared: Prepared, threads: int | None
+) -> Checked | None:
+    """What is wrong with packing, and with the call that takes packed bytes; None when nothing is.
+
+    Once ending at a guard page and once beginning at one, over different poison.
+    """
+    names = [name for name, _ in prepared.inputs]
+    given = prepared.views if kernel.strided else [array for _, array in prepared.inputs]
+    array = given[names.index(kernel.packs)]
+    array, sizes, told = packing_operands(prepared.signature, kernel, array, prepared.case.dims)
+    several, u8 = 2 if kernel.threads else 1, dtype_named("u8")
+    places: tuple[tuple[Placement, int, int], ...] = (
+        ("end", POISON[0], threads or 1),
+        ("begin", POISON[1], threads or several),
+    )
+    for placement, poison, number in places:
+
+        def launch(
+            entry: str,
+            inputs: Sequence[tuple[str, Array]],
+            output: tuple[str, tuple[int, ...], DType],
+            values: Sequence[int | float],
+            placement: Placement = placement,
+            poison: int = poison,
+            number: int = number,
+        ) -> Outcome:
+            buffers = workers.device.upload(inputs, output, placement)
+            try:
+                called = replace(artifact, entry=entry)
+                workers.device.launch(called, buffers, values, number, poison)
+                return workers.device.synchronize()
+            finally:
+                buffers.free()
+
+        def wrong(problem: Problem) -> Checked:
+            return Checked(replace(problem, message=f"packed call: {problem.message}"))
+
+        said = launch(Artifact.PACKED_BYTES, [], ("bytes", (8,), u8), sizes)
+        if said.fault is not None:
+            return wrong(_problem(said.fault, number))
+        assert said.output is not None
+        nbytes = int(said.output.view(np.int64)[0])
+        most = MOST_PACKED * array.size * array.itemsize + (1 << 20)
+        if not 0 <= nbytes <= most:
+            message = f"{nbytes} bytes for {kernel.packs} packed, of {array.nbytes} bytes itself"
+            return wrong(Problem("wrong-values", message, number))
+        name = f"{kernel.packs} packed"
+        made = launch(
+            Artifact.PACK, [(kernel.packs, array)], (name, (packed_room(nbytes),), u8), told
+        )
+        if made.fault is not None:
+            return wrong(_problem(made.fault, number))
+        assert made.output is not None
+        beyond = np.flatnonzero(made.output[nbytes:] != poison)
+        if beyond.size:
+            message = (
+                f"packing wrote past the {nbytes} bytes asked for, up to {int(beyond[-1]) + 1} past"
+            )
+            return wrong(Problem("beside-output", message, number))
+        inputs, values = prepared.operands(kernel, made.output)
+        result = launch(
+            Artifact.PACKED_CALL, inputs, ("out", prepared.shape, prepared.output), values
+        )
+        if result.fault is not None:
+            return wrong(_problem(result.fault, number))
+        assert result.output is not None
+        verdict = _judge(result.output, prepared)
+        if verdict.kind:
+            problem = wrong(Problem(verdict.kind, verdict.message, number)).problem
+            return Checked(problem, verdict, result.output)
+    return None
 
 
 def _judge(output: Array, prepared: Prepared) -> Verdict:

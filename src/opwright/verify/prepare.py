@@ -45,11 +45,15 @@ class Prepared:
     witness_error: float
     held: list[tuple[Array, Verdict]] = field(default_factory=list, compare=False)
 
-    def operands(self, kernel: Kernel) -> tuple[list[tuple[str, Array]], list[int | float]]:
-        """The named inputs as ``kernel`` takes them, and the values that it is called with."""
-        if not kernel.strided:
-            return self.inputs, self.signature.values(self.case.dims, self.case.attributes)
-        arrays, strides = operands_for(self.signature, kernel, self.views)
+    def operands(
+        self, kernel: Kernel, packed: Array | None = None
+    ) -> tuple[list[tuple[str, Array]], list[int | float]]:
+        """The named inputs as ``kernel`` takes them, and the values that it is called with.
+
+        ``packed`` are the bytes that take the place of the input that it packs.
+        """
+        given = self.views if kernel.strided else [array for _, array in self.inputs]
+        arrays, strides = operands_for(self.signature, kernel, given, packed)
         named = [(name, a) for (name, _), a in zip(self.inputs, arrays, strict=True)]
         return named, self.signature.values(self.case.dims, self.case.attributes, strides)
 

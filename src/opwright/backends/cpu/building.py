@@ -54,14 +54,19 @@ def build_kernel(
             link=("-Wl,-Bsymbolic",),
         )
     except MissingSymbolError as error:
-        if signature.name not in error.symbols:
+        functions = signature.c_functions(None, kernel)
+        missing = next((name for name in functions if name in error.symbols), "")
+        if not missing:
             raise
-        said = f"defines no function {signature.name} with C linkage"
+        said = f"defines no function {missing} with C linkage"
         raise _other_signature(signature, kernel, dtypes, said, error) from None
     except BuildError as error:
-        if not re.search(_CONFLICT.format(name=re.escape(signature.name)), error.diagnostics):
+        said = ""
+        for name in signature.c_functions(None, kernel):
+            if re.search(_CONFLICT.format(name=re.escape(name)), error.diagnostics):
+                said = said or f"defines {name} with another signature"
+        if not said:
             raise
-        said = f"defines {signature.name} with another signature"
         raise _other_signature(signature, kernel, dtypes, said, error) from None
     source = kernel.path.read_bytes()
     return Artifact(
@@ -88,9 +93,10 @@ def _other_signature(
     error: BuildError,
 ) -> MissingFunctionError:
     types = ", ".join(f"{variable}={dtype.name}" for variable, dtype in dtypes.items())
+    functions = signature.c_functions(None, kernel).values()
     return MissingFunctionError(
-        f"{kernel.path} {said}; Opwright calls{f' (here with {types})' if types else ''}\n"
-        f'    extern "C" {signature.c_prototype(kernel=kernel)};',
+        f"{kernel.path} {said}; Opwright calls{f' (here with {types})' if types else ''}"
+        + "".join(f'\n    extern "C" {function};' for function in functions),
         error.diagnostics,
         error.line,
     )

@@ -141,8 +141,9 @@ const char* enter(const void* kernel, void* const* tensors, const char* values,
 
 #include "fastcall.h"
 
-// The kernel in the shared library at `path`; null, and the reason in `error`, where there is none.
-OPW_EXPORT const void* opw_load(const char* path, const char** error) {
+// The kernel in the shared library at `path`, its function `name`; null, and the reason in `error`, where
+// there is none.
+OPW_EXPORT const void* opw_load(const char* path, const char* name, const char** error) {
     // Start-up code of a library may change how this thread rounds, or flush its subnormals to
     // zero; the caller's own arithmetic must not change for it.
     fenv_t before;
@@ -151,11 +152,11 @@ OPW_EXPORT const void* opw_load(const char* path, const char** error) {
     fesetenv(&before);
     auto* loaded = new Loaded{};
     if (handle) {
-        loaded->entry = reinterpret_cast<decltype(loaded->entry)>(dlsym(handle, "opw_entry"));
+        loaded->entry = reinterpret_cast<decltype(loaded->entry)>(dlsym(handle, name));
     }
     if (!loaded->entry) {
         const char* reason = dlerror();
-        *error = keep(reason ? reason : "it has no function opw_entry");
+        *error = keep(reason ? reason : std::string("it has no function ") + name);
         delete loaded;
         return nullptr;
     }

@@ -91,7 +91,9 @@ def loaded(artifact: Artifact) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
         raise MachineError(f"{artifact.kernel} cannot run in this process: {refused}")
     runtime = _load(runtime_path())
     reason = ctypes.c_char_p()
-    kernel = runtime.opw_load(str(artifact.path).encode(), ctypes.byref(reason))
+    kernel = runtime.opw_load(
+        str(artifact.path).encode(), artifact.entry.encode(), ctypes.byref(reason)
+    )
     if not kernel:
         text = (reason.value or b"").decode(errors="replace")
         raise MachineError(f"{artifact.kernel} cannot be loaded: {text}")
@@ -108,7 +110,11 @@ def runtime_path() -> Path:
 @cache  # one pool of threads for all kernels
 def _load(path: Path) -> ctypes.CDLL:
     runtime = ctypes.CDLL(str(path))
-    runtime.opw_load.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
+    runtime.opw_load.argtypes = (
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.POINTER(ctypes.c_char_p),
+    )
     runtime.opw_load.restype = ctypes.c_void_p
     runtime.opw_invoke.argtypes = (
         ctypes.c_void_p,

@@ -10,7 +10,8 @@ constexpr std::uint32_t kMagic = 0x3157504F;  // "OPW1"
 enum class Op : std::uint32_t { upload = 1, free = 2, launch = 3, clock = 4 };
 
 // Followed by `count` 8-byte words (upload: sizes in bytes, the output's last; launch and clock: the
-// kernel's values) and, for launch and clock, the artifact's path. An upload carries two file
+// kernel's values) and, for launch and clock, the artifact's path, a zero byte
+// and the name of the function in it. An upload carries two file
 // descriptors: the sealed inputs and the output.
 struct Command {
     std::uint32_t magic;

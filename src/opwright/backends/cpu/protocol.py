@@ -56,7 +56,8 @@ class Access(IntEnum):
 
 @dataclass(frozen=True)
 class Command:
-    """One request; ``words`` are sizes in bytes or the kernel's values, ``path`` the artifact's."""
+    """One request; ``words`` are sizes in bytes or the kernel's values, ``path`` the artifact's
+    and, after a zero byte, the function in it."""
 
     op: Op
     token: int

@@ -84,9 +84,11 @@ class Worker {
         reply(header, addresses.data(), addresses.size() * sizeof addresses[0]);
     }
 
+    // `path` and the function's name, a zero byte between them.
     Library& load(const std::string& path) {
         const auto found = libraries_.find(path);
         if (found != libraries_.end()) return found->second;
+        const char* const name = path.c_str() + std::strlen(path.c_str()) + 1;
         line.stage = Stage::loading;
         // Start-up code of a library may change how this thread rounds or flush its subnormals to
         // zero (gcc links such code in with -ffast-math), and with it every kernel after.
@@ -96,8 +98,8 @@ class Worker {
         fesetenv(&before);
         if (!handle) throw std::runtime_error(dlerror());
         Library library{};
-        library.entry = reinterpret_cast<decltype(library.entry)>(dlsym(handle, "opw_entry"));
-        if (!library.entry) throw std::runtime_error(path + " has no function opw_entry");
+        library.entry = reinterpret_cast<decltype(library.entry)>(dlsym(handle, name));
+        if (!library.entry) throw std::runtime_error(std::string(path.c_str()) + " has no function " + name);
         library.omp_set_num_threads = reinterpret_cast<decltype(library.omp_set_num_threads)>(
             dlsym(handle, "omp_set_num_threads"));
         return libraries_.emplace(path, library).first->second;

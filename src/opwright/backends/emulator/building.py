@@ -151,15 +151,18 @@ def build_kernel(
     kernel: Kernel,
     dtypes: Mapping[str, DType],
     params: Mapping[str, int],
+    counted: bool = False,
 ) -> EmulatorArtifact:
-    """See ``Backend.build``."""
+    """See ``Backend.build``; branches are counted only in what was built ``counted``."""
     compiler = pick_compiler()
     before = _kept("before.cu", cuda_prelude(signature, dtypes, params))
     behind = _kept("behind.cu", _program(signature, dtypes, params))
     defines = tuple(flag.removeprefix("-D") for flag in kernel.flags)
     sources = [before, kernel.path, behind]
     try:
-        built = compile_program(sources, defines=defines, compiler=compiler, together=True)
+        built = compile_program(
+            sources, defines=defines, compiler=compiler, together=True, counted=counted
+        )
     except MissingSymbolError as error:
         if signature.name not in error.symbols:
             raise

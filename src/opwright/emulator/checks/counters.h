@@ -3,10 +3,12 @@
 // Lanes run one after another here, so each lane's accesses are logged, and the logs of a warp are
 // merged afterwards as the hardware would have issued them: of the lanes' next accesses, those at
 // the lowest address in the program go first, all lanes at that address together. In code laid out
-// in source order this brings lanes together again where their paths meet.
+// in source order this brings lanes together again where their paths meet. Conditions are logged as
+// accesses are: a branch is divergent when the lanes that come to it together go different ways.
 #pragma once
 
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "checks/seen.h"
@@ -15,7 +17,8 @@ namespace opw::checks {
 
 struct Cost {
     uint64_t requests = 0, sectors = 0, wavefronts = 0, ideal = 0, lanes = 0, bytes = 0, divergent = 0, contention = 0;
-    Allocation* array = nullptr;
+    bool known = false;
+    std::string array;
     Space space = Space::global;
 
     void add(const Cost& o) {
@@ -42,15 +45,17 @@ public:
         s.warps.resize(std::max(s.warps.size(), b.warps.size()));
         for (WarpLog& w : s.warps) {
             for (auto& lane : w.lanes) lane.clear();
-            w.last_site = 0;
-            w.last_group = 0;
         }
         for (uint32_t i = 0; i < b.thread_count; ++i) b.threads[i].kept[thread_counters] = &s.warps[i / warp_size].lanes[i % warp_size];
     }
     __attribute__((always_inline)) bool access(const Access& a) {
-        if (a.space == Space::constant || a.space == Space::local || !a.allocation) return true;
+        if (a.space == Space::constant || !a.allocation) return true;
+        if (a.space == Space::local) return local(a);
         static_cast<LaneLog*>(a.thread->kept[thread_counters])->push(uint64_t{a.site} << 48 | (a.address & address_mask));
         return true;
+    }
+    void branched(Thread& t, uintptr_t pc, bool taken) override {
+        static_cast<LaneLog*>(t.kept[thread_counters])->push(uint64_t{site_at(pc, is_branch, 0)} << 48 | taken);
     }
     void warp_operation(Thread& t, uintptr_t pc) override {
         State& s = *states_[t.block->slot];
@@ -65,7 +70,7 @@ public:
             for (uint32_t number = 0; number < s->costs.size(); ++number) {
                 const Cost& c = s->costs[number];
                 if (!c.requests) continue;
-                totals_[{launch.kernel, number, c.space, c.array->name}].add(c);
+                totals_[{launch.kernel, number, c.space, c.array}].add(c);
             }
         }
     }
@@ -73,9 +78,9 @@ public:
         for (const auto& [key, c] : totals_) {
             const auto& [kernel, number, space, array] = key;
             const Site& where = site(number);
-            const char* operation = where.flags & is_atomic ? "atomic" : where.flags & is_write ? "store" : "load";
+            const char* operation = where.flags & is_branch ? "branch" : where.flags & is_atomic ? "atomic" : where.flags & is_write ? "store" : "load";
             write_line("{\"counter\":1,\"kernel\":" + json_quoted(kernel) + ",\"pc\":" + std::to_string(where.pc) +
-                       ",\"space\":\"" + (space == Space::shared ? "shared" : "global") + "\",\"operation\":\"" + operation +
+                       ",\"space\":\"" + (space == Space::shared ? "shared" : space == Space::local ? "local" : space == Space::other ? "control" : "global") + "\",\"operation\":\"" + operation +
                        "\",\"array\":" + json_quoted(array) + ",\"requests\":" + std::to_string(c.requests) +
                        ",\"sectors\":" + std::to_string(c.sectors) + ",\"wavefronts\":" + std::to_string(c.wavefronts) +
                        ",\"ideal\":" + std::to_string(c.ideal) + ",\"lanes\":" + std::to_string(c.lanes) +
@@ -103,14 +108,31 @@ private:
     };
     struct WarpLog {
         LaneLog lanes[warp_size];
-        uint32_t last_site = 0;
-        uint32_t last_group = 0;
     };
     struct State {
         uint64_t launch = 0;
         std::vector<Cost> costs;
         std::vector<WarpLog> warps;
     };
+
+    static Cost& cost_of(State& s, uint32_t number) {
+        if (number >= s.costs.size()) s.costs.resize(number + 64);
+        return s.costs[number];
+    }
+
+    // Local memory lies word by word: the n-th words of a warp's lanes are neighbours. The array is
+    // gone when the logs are merged, so what is kept is where in it the access was.
+    bool local(const Access& a) {
+        if (!a.allocation->indexed) return true;
+        Cost& cost = cost_of(*states_[a.thread->block->slot], a.site);
+        if (!cost.known) {
+            cost.known = true;
+            cost.array = a.allocation->name;
+            cost.space = Space::local;
+        }
+        static_cast<LaneLog*>(a.thread->kept[thread_counters])->push(uint64_t{a.site} << 48 | (a.address - a.allocation->low));
+        return true;
+    }
 
     void merge(Warp& w) {
         State& s = *states_[w.block->slot];
@@ -157,20 +179,24 @@ private:
                     head[lanes[i]] = lane.front();
                 }
             }
-            const uint32_t together = group & log.last_group;
-            if (together && together != log.last_group && log.last_site < s.costs.size()) ++s.costs[log.last_site].divergent;
-            log.last_group = group;
-            log.last_site = number;
             const Site& where = site(number);
             if (!where.flags) continue;
-            if (number >= s.costs.size()) s.costs.resize(number + 64);
-            Cost& cost = s.costs[number];
-            if (!cost.array) {
+            Cost& cost = cost_of(s, number);
+            if (where.flags & is_branch) {
+                cost.space = Space::other;
+                cost.requests += 1;
+                cost.lanes += static_cast<uint64_t>(count);
+                cost.divergent += std::any_of(addresses, addresses + count, [&](uint64_t way) { return way != addresses[0]; });
+                continue;
+            }
+            if (!cost.known) {
                 const Access first_lane = classify(w.threads[lanes[0]], addresses[0], where.size, where.flags, number);
-                cost.array = first_lane.allocation;
+                cost.known = true;
+                cost.array = first_lane.allocation->name;
                 cost.space = first_lane.space;
             }
-            account(cost, where, addresses, lanes, count);
+            if (cost.space == Space::local) account_local(cost, where, addresses, lanes, count);
+            else account(cost, where, addresses, lanes, count);
         }
     }
 
@@ -221,6 +247,19 @@ private:
                 }
             }
         }
+    }
+
+    static void account_local(Cost& c, const Site& where, const uint64_t* offsets, const uint8_t* lanes, int n) {
+        const uint64_t size = where.size, words = (size + 3) / 4;
+        c.requests += 1;
+        c.lanes += static_cast<uint64_t>(n);
+        c.bytes += static_cast<uint64_t>(n) * size;
+        std::set<uint64_t> sectors;
+        for (int i = 0; i < n; ++i) {
+            for (uint64_t word = offsets[i] / 4; word < offsets[i] / 4 + words; ++word) sectors.insert(word * 4 + lanes[i] / 8);
+        }
+        c.sectors += sectors.size();
+        c.ideal += words * ((static_cast<uint64_t>(n) + 7) / 8);
     }
 
     // 8 bytes a lane take the lanes in halves of the warp, 16 bytes in quarters.

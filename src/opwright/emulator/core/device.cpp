@@ -164,9 +164,15 @@ unsigned long long warp(WarpOperation operation, unsigned mask, unsigned long lo
     return t.value;
 }
 
-void local_begins(void* array, size_t size, const char* name) {
+// Of the registers that a thread can have, 255 of 4 bytes.
+constexpr size_t registers_hold = 255 * 4;
+
+void local_begins(void* array, size_t size, const char* name, bool indexed, bool written) {
     Thread* t = device_thread();
     if (!t || !hooks.any) return;
+    // Where little is left, what follows here would run over the end with a lock of the library's held.
+    const uintptr_t end = static_cast<Fiber*>(t->fiber)->low;
+    if (address_of(__builtin_frame_address(0)) - end < 16384) *reinterpret_cast<volatile char*>(end - 1) = 0;
     if (t->locals_alive == t->locals.size()) t->locals.push_back(new LocalArrays);
     LocalArrays& local = *t->locals[t->locals_alive];
     Allocation& a = local.array;
@@ -176,7 +182,9 @@ void local_begins(void* array, size_t size, const char* name) {
     a.low = address_of(array);
     a.high = a.low + size;
     a.name = name;
+    a.indexed = indexed || size > registers_hold;
     for (Observer* o : observers.all) o->local_appears(a);
+    if (written) for (Observer* o : observers.all) o->host_wrote(a, a.low, size);
     const uintptr_t low = t->locals_alive ? std::min(t->locals_low, a.low) : a.low;
     const uintptr_t high = t->locals_alive ? std::max(t->locals_low + t->locals_span, a.high) : a.high;
     t->locals_low = low;
@@ -189,6 +197,13 @@ void local_ends() noexcept {
     const LocalArrays& local = *t->locals[--t->locals_alive];
     t->locals_low = local.low_before;
     t->locals_span = local.span_before;
+}
+
+bool branch(bool taken) {
+    if (Thread* const t = device_thread()) {
+        for (Observer* o : observers.all) o->branched(*t, address_of(OPW_CALLER), taken);
+    }
+    return taken;
 }
 
 unsigned lane_index() { return here().lane; }
@@ -228,6 +243,12 @@ static int format_device(const char* format, va_list values) {
             std::string large(static_cast<size_t>(length) + 1, '\0');
             std::vsnprintf(large.data(), large.size(), format, again);
             out.append(large.data(), static_cast<size_t>(length));
+        }
+        // Blocks print in order, unless one prints more than is worth keeping.
+        if (out.size() > size_t{1} << 24) {
+            const std::lock_guard<std::mutex> hold(current_worker->launch->mutex);
+            std::fwrite(out.data(), 1, out.size(), stdout);
+            out.clear();
         }
     }
     va_end(again);

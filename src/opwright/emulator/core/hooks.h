@@ -34,6 +34,7 @@ enum Flag : unsigned {
     is_volatile = 8,
     scope_block = 16,  // atomic among the threads of one block only
     is_compare = 32,   // writes only if nothing changed since the value was read
+    is_branch = 64,    // no access: a condition of an if or a loop
 };
 
 // Memory that a kernel may name: a device allocation, a variable, or a block's shared array.
@@ -43,6 +44,7 @@ struct Allocation {
     uintptr_t high = 0;
     Kind kind = Kind::device;
     bool freed = false;
+    bool indexed = false;  // a local array that a device cannot keep in registers
     bool runtime = false;  // made by the program, so that it should also be freed by it
     std::string name;
     std::string file;
@@ -224,6 +226,7 @@ public:
     virtual void fence(Thread&, Scope) {}
     virtual void barrier(Block&) {}             // every live thread has arrived; none has left
     virtual void warp_synchronized(Warp&, uint32_t, uintptr_t) {}  // by these lanes
+    virtual void branched(Thread&, uintptr_t, bool) {}
     virtual void warp_operation(Thread&, uintptr_t) {}              // one lane came to one
     virtual void grid_synchronized(Grid&) {}
     // What the scheduler found.

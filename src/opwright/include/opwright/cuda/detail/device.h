@@ -80,17 +80,26 @@ OPW_API __attribute__((pure)) void* shared(SharedSlot* slot);
 OPW_API __attribute__((const)) void* dynamic_shared() noexcept;
 OPW_API unsigned dynamic_shared_size();
 
-// An array in a thread's local memory, announced behind its declaration. Knowing of it keeps the
-// array in memory, so that reads of elements that nobody wrote can be seen.
-OPW_API void local_begins(void* array, std::size_t size, const char* name);
+// An array that a function declares, announced behind its declaration. Knowing of it keeps the array
+// in memory, so that reads of elements that nobody wrote can be seen. A device keeps it in registers
+// unless it is `indexed` by what is not known when compiled.
+OPW_API void local_begins(void* array, std::size_t size, const char* name, bool indexed, bool written);
 OPW_API void local_ends() noexcept;
 struct LocalArray {
     LocalArray(const LocalArray&) = delete;
-    LocalArray(volatile void* array, std::size_t size, const char* name) {
-        local_begins(const_cast<void*>(array), size, name);
+    LocalArray(const volatile void* array, std::size_t size, const char* name, bool indexed, bool written) {
+        local_begins(const_cast<void*>(array), size, name, indexed, written);
     }
     ~LocalArray() { local_ends(); }
 };
+
+// Which way a thread goes at an if or a loop; counted programs are compiled with OPW_COUNTED.
+OPW_API bool branch(bool taken);
+#if defined(OPW_COUNTED)
+#define OPW_BRANCH(...) (::opw::branch(static_cast<bool>((__VA_ARGS__))))
+#else
+#define OPW_BRANCH(...) __VA_ARGS__
+#endif
 
 enum class WarpOperation : int {
     sync, active, shuffle, shuffle_up, shuffle_down, shuffle_xor, ballot, all, any, match_any,

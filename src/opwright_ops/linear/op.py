@@ -1,0 +1,158 @@
+"""The linear layer: its declaration, known-wrong variants, and the one list of its kernels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opwright import Kernel, T, Tensor, Tolerance, operator
+
+Array = NDArray[Any]
+Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "threshold_activation"]
+
+# Where threshold_activation goes from tanh to the identity, and how far it jumps there.
+THRESHOLD = 0.5
+JUMP = THRESHOLD - math.tanh(THRESHOLD)
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def activated(y: Array, activation: str) -> Any:
+    """The activation of each element."""
+    if activation == "relu":
+        return np.maximum(y, 0)
+    if activation == "gelu":
+        return y * (0.5 * (1 + _erf(y * math.sqrt(0.5))))
+    if activation == "gelu_tanh":
+        return y * (0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3))))
+    if activation == "silu":
+        return y / (1 + np.exp(-y))
+    if activation == "threshold_activation":
+        return np.where(y > THRESHOLD, y, np.tanh(y))
+    return y
+
+
+def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
+    """The same in eager torch, in two steps."""
+    import torch
+
+    y = torch.nn.functional.linear(x, w, bias)
+    if activation == "relu":
+        return torch.relu(y)
+    if activation == "gelu":
+        return torch.nn.functional.gelu(y)
+    if activation == "gelu_tanh":
+        return torch.nn.functional.gelu(y, approximate="tanh")
+    if activation == "silu":
+        return torch.nn.functional.silu(y)
+    if activation == "threshold_activation":
+        return torch.where(y > THRESHOLD, y, torch.tanh(y))
+    return y
+
+
+def terms(x: Array, w: Array, bias: Array, activation: str) -> Any:
+    """Per element, the sum of magnitudes that rounding errors are measured by.
+
+    No activation is steeper than 1.13, which the 16 roundings more than those of the sum cover; but
+    where the sum is so near to the threshold that its error may carry it across, the jump is added.
+    """
+    magnitude = np.abs(x) @ np.abs(w).T + np.abs(bias)
+    if activation != "threshold_activation":
+        return magnitude
+    unit = (x.shape[-1] + 16) * 2.0**-24
+    near = np.abs(x @ w.T + bias - THRESHOLD) <= unit * magnitude
+    return magnitude + np.where(near, JUMP / unit, 0.0)
+
+
+@operator(
+    dtypes={"T": ["f32", "bf16", "f16"]},
+    flops="2*batch*n*k",
+    torch=torch_witness,
+    tolerance=Tolerance(terms=terms, depth="1.25*k+16"),
+    bench=["...=256,n=4096,k=1024", "...=1024,n=1024,k=1024", "...=8,n=4096,k=4096"],
+)
+def linear(
+    x: Tensor[T, "... k"], w: Tensor[T, "n k"], bias: Tensor[T, "n"], activation: Activation = "none"
+) -> Tensor[T, "... n"]:
+    """``activation(x @ w.T + bias)``, with ``w`` as torch.nn.Linear keeps it.
+
+    Sums, bias and activation are computed in float32 and rounded to T once. ``gelu`` is the one by
+    erf, ``gelu_tanh`` its approximation; ``threshold_activation`` is the operator of that name with
+    its defaults: the identity above 0.5, else tanh. Infinities and NaN go where IEEE arithmetic
+    takes them through the formula, so that gelu and silu of minus infinity are NaN.
+    """
+    return activated(x @ w.T + bias, activation)
+
+
+linear.kernels(
+    Kernel("cpu_v1_scalar.cpp", change="three nested loops, libm's functions"),
+    Kernel(
+        "cpu_v2_portable.cpp",
+        change="matmul's packed panels, activations as portable vectors, in one pass",
+        strided=True,
+        threads=True,
+    ),
+    Kernel("cpu_v3_avx2.cpp", change="AVX2", isa="avx2", strided=True, threads=True),
+    Kernel("cpu_v4_avx512.cpp", change="AVX-512", isa="avx512", strided=True, threads=True),
+)
+
+
+@linear.known_wrong("bias forgotten")
+def without_bias(x: Array, w: Array, bias: Array, activation: str) -> Any:
+    """An epilogue that is not told of the bias."""
+    return activated(x @ w.T, activation)
+
+
+@linear.known_wrong("bias added after the activation")
+def bias_last(x: Array, w: Array, bias: Array, activation: str) -> Any:
+    """Two steps in the wrong order."""
+    return activated(x @ w.T, activation) + bias
+
+
+@linear.known_wrong("w read as k x n")
+def w_read_by_columns(x: Array, w: Array, bias: Array, activation: str) -> Any:
+    """The layout of a matmul's second operand."""
+    return activated(x @ w.reshape(w.shape[::-1]) + bias, activation)
+
+
+@linear.known_wrong("last term of k left out")
+def last_term_missing(x: Array, w: Array, bias: Array, activation: str) -> Any:
+    """A loop over k that ends one early."""
+    return activated(x[..., :-1] @ w[:, :-1].T + bias, activation)
+
+
+@linear.known_wrong("the two forms of GELU confused")
+def gelu_confused(x: Array, w: Array, bias: Array, activation: str) -> Any:
+    """They differ by up to 4.73e-4, near 2.7."""
+    other = {"gelu": "gelu_tanh", "gelu_tanh": "gelu"}
+    return activated(x @ w.T + bias, other.get(activation, activation))
+
+
+@linear.known_wrong("ReLU drops NaN")
+def relu_drops_nan(x: Array, w: Array, bias: Array, activation: str) -> Any:
+    """A maximum that prefers the number."""
+    y = x @ w.T + bias
+    return np.fmax(y, 0) if activation == "relu" else activated(y, activation)
+
+
+@linear.known_wrong("GELU by a tanh that overflows")
+def gelu_overflows(x: Array, w: Array, bias: Array, activation: str) -> Any:
+    """tanh as (e - 1) / (e + 1) with e an exponential that becomes infinite, as in float32."""
+    y = x @ w.T + bias
+    if activation != "gelu_tanh":
+        return activated(y, activation)
+    u = math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)
+    e = np.where(u > 44, np.inf, np.exp(np.minimum(2 * u, 88)))
+    return y * (0.5 * (1 + (e - 1) / (e + 1)))
+
+
+@linear.known_wrong("threshold_activation compares |y|")
+def compares_magnitude(x: Array, w: Array, bias: Array, activation: str) -> Any:
+    """The identity also below -0.5."""
+    y = x @ w.T + bias
+    if activation != "threshold_activation":
+        return activated(y, activation)
+    return np.where(np.abs(y) > THRESHOLD, y, np.tanh(y))

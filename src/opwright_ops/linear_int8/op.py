@@ -1,0 +1,146 @@
+"""A quantized linear layer: its declaration, known-wrong variants, and its list of kernels."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opwright import Kernel, T, Tensor, U, V, operator
+
+Array = NDArray[Any]
+
+# Gauss and Legendre's rule on [0, 1]: with 40 points erf below is within 1e-14.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
+
+
+def erf(x: Any) -> Any:
+    """The error function, 2/sqrt(pi) times the integral of exp(-t*t) over t from 0 to x."""
+    x = np.clip(x, -6, 6)  # where it is 1 within 2e-17
+    powers = np.exp(-((x[..., np.newaxis] * _NODES) ** 2))
+    return 2 / np.sqrt(np.pi) * x * (powers @ _WEIGHTS)
+
+
+def activate(x: Any, activation: str) -> Any:
+    """What ``activation`` names, of every element of ``x``."""
+    if activation == "relu":
+        return np.maximum(x, 0)
+    if activation == "gelu":
+        return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+    if activation == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    if activation == "silu":
+        return x / (1 + np.exp(-x))
+    return x
+
+
+def torch_witness(
+    x: Any,
+    w: Any,
+    bias: Any,
+    scale: float,
+    out_scale: float,
+    zero_point: int,
+    activation: str,
+) -> Any:
+    """The same in eager torch, by its integer product where it has one."""
+    import torch
+
+    y = (x.to(torch.int32) @ w.to(torch.int32).T + bias).to(torch.float32) * scale
+    if activation == "relu":
+        y = torch.relu(y)
+    elif activation in ("gelu", "gelu_tanh"):
+        y = torch.nn.functional.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")
+    elif activation == "silu":
+        y = torch.nn.functional.silu(y)
+    return torch.clip(torch.round(y / out_scale) + zero_point, -128, 127).to(torch.int8)
+
+
+@operator(
+    dtypes={"T U V": ["i8 i8 i32", "u8 i8 i32"]},
+    flops="2*batch*n*k",
+    torch=torch_witness,
+    bench=["...=256,n=4096,k=1024", "...=8,n=4096,k=4096", "...=1,n=4096,k=4096"],
+)
+def linear_int8(
+    x: Tensor[T, "... k"],
+    w: Tensor[U, "n k"],
+    bias: Tensor[V, "n"],
+    scale: float = 0.0005,
+    out_scale: float = 0.125,
+    zero_point: int = 0,
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu"] = "none",
+) -> Tensor[U, "... n"]:
+    """A linear layer of bytes: exact sums, and a result rounded and saturated to bytes.
+
+    The sums ``x @ w.T + bias`` are exact. One unit of them stands for ``scale``, so ``scale`` is
+    the product of the scales of x and w; the real number is computed in float32 and ``activation``
+    (gelu by erf, gelu_tanh by tanh) applied to it. One unit of the output stands for ``out_scale``
+    and ``zero_point`` stands for 0: the quotient is rounded to the nearest whole number, ties to
+    even, then ``zero_point`` is added, then what lies outside [-128, 127] becomes the nearer end.
+    """
+    y = activate((x @ w.T + bias) * scale, activation)
+    return np.clip(np.rint(y / out_scale) + zero_point, -128, 127)
+
+
+linear_int8.kernels(
+    Kernel("cpu_v1_scalar.cpp", change="one sum at a time"),
+    Kernel(
+        "cpu_v2_portable.cpp",
+        change="matmul's packed panels in portable vectors, the rest in its epilogue, threads",
+        threads=True,
+    ),
+    Kernel("cpu_v3_avx2.cpp", change="pairs of 16 bits in AVX2", isa="avx2", threads=True),
+    Kernel(
+        "cpu_v4_avx512_vnni.cpp",
+        change="dot products of four bytes",
+        isa="avx512_vnni",
+        threads=True,
+    ),
+    Kernel("cpu_v5_amx_int8.cpp", change="tiles of AMX", isa="amx_int8", threads=True),
+)
+
+
+def quotient(sums: Array, scale: float, out_scale: float, activation: str) -> Array:
+    """What is rounded, in units of the output."""
+    return np.asarray(activate(sums * scale, activation) / out_scale)
+
+
+def saturated(whole: Array) -> Array:
+    """Whole numbers as bytes hold them."""
+    return np.asarray(np.clip(whole, -128, 127))
+
+
+@linear_int8.known_wrong("truncated instead of rounded")
+def truncated(x: Array, w: Array, bias: Array, zero_point: int, **how: Any) -> Array:
+    """A conversion to an integer that cuts off."""
+    return saturated(np.trunc(quotient(x @ w.T + bias, **how)) + zero_point)
+
+
+@linear_int8.known_wrong("wraps instead of saturating")
+def wrapped(x: Array, w: Array, bias: Array, zero_point: int, **how: Any) -> Array:
+    """A conversion that keeps the low byte."""
+    whole = np.rint(quotient(x @ w.T + bias, **how)) + zero_point
+    return np.asarray((whole + 128) % 256 - 128)
+
+
+@linear_int8.known_wrong("zero point added before scaling")
+def zero_point_scaled(x: Array, w: Array, bias: Array, zero_point: int, **how: Any) -> Array:
+    """The zero point among the sums."""
+    return saturated(np.rint(quotient(x @ w.T + bias + zero_point, **how)))
+
+
+@linear_int8.known_wrong("bias left out")
+def without_bias(x: Array, w: Array, bias: Array, zero_point: int, **how: Any) -> Array:
+    """A bias that is never added."""
+    return saturated(np.rint(quotient(x @ w.T + 0 * bias, **how)) + zero_point)
+
+
+@linear_int8.known_wrong("activation left out")
+def without_activation(
+    x: Array, w: Array, bias: Array, zero_point: int, activation: str, **how: Any
+) -> Array:
+    """The product alone."""
+    return saturated(np.rint(quotient(x @ w.T + bias, activation="none", **how)) + zero_point)
