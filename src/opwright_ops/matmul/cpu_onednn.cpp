@@ -3,8 +3,12 @@
 #error not found; apt install libdnnl-dev
 #else
 
-using Element = T;
+using A = T;
+using B = U;
+using Out = V;
 #undef T  // which the library's templates call their own
+#undef U
+#undef V
 
 #include <dnnl.hpp>
 #include <type_traits>
@@ -13,14 +17,21 @@ namespace {
 
 using dnnl::memory;
 
-constexpr auto type =
-    std::is_same_v<Element, float> ? memory::data_type::f32 : memory::data_type::bf16;
+template <class Elem>
+constexpr memory::data_type type_of() {
+    if (std::is_same_v<Elem, float>) return memory::data_type::f32;
+    if (std::is_same_v<Elem, std::int8_t>) return memory::data_type::s8;
+    if (std::is_same_v<Elem, std::uint8_t>) return memory::data_type::u8;
+    if (std::is_same_v<Elem, std::int32_t>) return memory::data_type::s32;
+    return memory::data_type::bf16;
+}
 
 struct Product {
     Product(std::int64_t m, std::int64_t n, std::int64_t k)
         : sizes{m, n, k}, engine(dnnl::engine::kind::cpu, 0), stream(engine),
-          a({m, k}, type, memory::format_tag::ab), b({k, n}, type, memory::format_tag::ab),
-          out({m, n}, type, memory::format_tag::ab),
+          a({m, k}, type_of<A>(), memory::format_tag::ab),
+          b({k, n}, type_of<B>(), memory::format_tag::ab),
+          out({m, n}, type_of<Out>(), memory::format_tag::ab),
 #if DNNL_VERSION_MAJOR >= 3
           matmul(dnnl::matmul::primitive_desc(engine, a, b, out)) {}
 #else
@@ -36,7 +47,7 @@ struct Product {
 
 }  // namespace
 
-extern "C" void matmul(const Element* a, const Element* b, Element* out, int64_t m, int64_t n, int64_t k) {
+extern "C" void matmul(const A* a, const B* b, Out* out, int64_t m, int64_t n, int64_t k) {
     if (m == 0 || n == 0) return;
     static Product* product = nullptr;
     if (!product || product->sizes[0] != m || product->sizes[1] != n || product->sizes[2] != k) {
@@ -44,14 +55,11 @@ extern "C" void matmul(const Element* a, const Element* b, Element* out, int64_t
         product = nullptr;
         product = new Product(m, n, k);
     }
-    const Product& p = *product;
-    const auto at = [&](const memory::desc& desc, const Element* data) {
-        return memory(desc, p.engine, const_cast<Element*>(data));
-    };
-    p.matmul.execute(p.stream, {{DNNL_ARG_SRC, at(p.a, a)},
-                                {DNNL_ARG_WEIGHTS, at(p.b, b)},
-                                {DNNL_ARG_DST, at(p.out, out)}});
-    dnnl::stream(p.stream).wait();
+    Product& p = *product;
+    p.matmul.execute(p.stream, {{DNNL_ARG_SRC, memory(p.a, p.engine, const_cast<A*>(a))},
+                                {DNNL_ARG_WEIGHTS, memory(p.b, p.engine, const_cast<B*>(b))},
+                                {DNNL_ARG_DST, memory(p.out, p.engine, out)}});
+    p.stream.wait();
 }
 
 #endif

@@ -60,7 +60,7 @@ matmul.rivals(
     Kernel(
         "cpu_onednn.cpp",
         change="oneDNN",
-        dtypes=["f32", "bf16"],
+        dtypes=["f32", "bf16", "i8", "u8", "i32"],
         threads=True,
         flags=["-ldnnl"],
     ),
