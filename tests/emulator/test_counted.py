@@ -45,7 +45,7 @@ def arrays() -> Counted:
         ("all", 1, 0, 32),
         ("uniform", 1, 0, 32),
         ("same_for_all", 8, 0, 8 * 32),
-        # Lane t tests t + 1 times: the i-th test is made by the lanes from i on, of which lane i leaves.
+        # Lane t tests t + 1 times: the i-th test is made by the lanes from i on, and lane i leaves.
         ("triangle", 32, 31, sum(range(1, 33))),
         ("odd", 1, 1, 32),
         ("odd_twice", 1, 1, 16),

@@ -52,7 +52,7 @@ def analyse(
 
 
 class _Body:
-    # A loop is unrolled when one of its limits is known; all threads leave it alike when all are.
+    """A loop unrolls when one of its limits is known; all threads leave it alike when all are."""
 
     def __init__(
         self,
@@ -191,8 +191,8 @@ def parameter_names(text: str) -> list[str]:
         else:
             parts[-1] += character
     names = []
-    for part in parts:
-        part = re.sub(r"=.*|\[.*", "", part)
+    for written in parts:
+        part = re.sub(r"=.*|\[.*", "", written)
         array = re.search(r"\(\s*[&*]\s*(\w+)\s*\)", part)
         match = array or re.search(r"(\w+)\s*$", part)
         names.append(match[1] if match else "")

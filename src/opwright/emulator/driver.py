@@ -57,6 +57,8 @@ _TRACE_FLAGS: Mapping[str, tuple[str, ...]] = {
         "-tsan-instrument-func-entry-exit=0",
         "-mllvm",
         "-tsan-instrument-read-before-write",
+        "-mllvm",
+        "-disable-loop-idiom-all",  # a loop of stores stays one, and no call of memset
         "-fno-vectorize",
         "-fno-slp-vectorize",
     ),
@@ -84,8 +86,8 @@ class Counter:
 
     By Nsight Compute's definitions: a request is one warp-wide instruction; sectors are 32 bytes,
     wavefronts are passes through shared memory. ``space`` is ``global``, ``shared``, ``local`` or
-    ``control``, ``operation`` is ``load``, ``store``, ``atomic``, or ``branch`` for the conditions of
-    ifs and loops, of which ``divergent`` had lanes that went either way. ``ideal`` is the least
+    ``control``, ``operation`` is ``load``, ``store``, ``atomic``, or ``branch`` for the conditions
+    of ifs and loops, of which ``divergent`` had lanes that went either way. ``ideal`` is the least
     number of sectors (or wavefronts) that could have served the requests.
     """
 

@@ -558,8 +558,10 @@ class _Rewriter:
             indexed = self.known.arrays.get(name, False)
             if "[" in suffix and (indexed or not written):
                 facts = f"{str(indexed).lower()}, {str(written).lower()}"
+                at = next(j for j in range(first, end) if self._text(j) == name)
+                self.tokens[at].out = f"OPW_ARRAY({name})"
                 self.tokens[end].out += (
-                    f" ::opw::LocalArray opw_local_{name}"
+                    f" OPW_HIDDEN({name}) ::opw::LocalArray opw_local_{name}"
                     f'({name}, sizeof({name}), "{name}", {facts});'
                 )
 

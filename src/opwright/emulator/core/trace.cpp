@@ -183,13 +183,16 @@ OPW_API void __ubsan_handle_out_of_bounds(OpwOutOfBounds* data, void* index) {
     if (bits < 64 && (data->index->info & 1)) {
         value = static_cast<long long>(static_cast<unsigned long long>(value) << (64 - bits)) >> (64 - bits);
     }
+    std::string type = data->array->name;  // "'int [8]'", which clang spells without the space
+    const size_t bracket = type.find('[');
+    if (bracket != std::string::npos && bracket && type[bracket - 1] != ' ') type.insert(bracket, " ");
     Report r;
     r.kind = "out-of-bounds";
     r.file = data->where.file ? data->where.file : "";
     r.line = static_cast<int>(data->where.line);
-    r.message = "index " + std::to_string(value) + " of an array of type " + data->array->name + ", which ends before it";
-    if (value < 0) r.message = "index " + std::to_string(value) + " of an array of type " + data->array->name + ", before its start";
-    r.details = {{"column", std::to_string(data->where.column)}, {"index", std::to_string(value)}, {"type", data->array->name}};
+    r.message = "index " + std::to_string(value) + " of an array of type " + type + ", which ends before it";
+    if (value < 0) r.message = "index " + std::to_string(value) + " of an array of type " + type + ", before its start";
+    r.details = {{"column", std::to_string(data->where.column)}, {"index", std::to_string(value)}, {"type", type}};
     r.thread = t ? describe(*t) : "host";
     report(r);
     if (t) stop_here(*t);

@@ -11,8 +11,10 @@
 
 #if defined(__clang__)
 #define OPW_KERNEL __attribute__((noinline))
+#define OPW_ONE_CALL __attribute__((nomerge))  // of two calls in two branches, clang would make one
 #else
 #define OPW_KERNEL __attribute__((noinline, noclone))
+#define OPW_ONE_CALL
 #endif
 #define OPW_API __attribute__((visibility("default")))
 #define OPW_UNTRACED __attribute__((no_sanitize("thread")))
@@ -57,11 +59,11 @@ __attribute__((always_inline)) inline dim3 grid_size() {
 
 // The first thing in a kernel: what came before it (copying its arguments) was the host's doing.
 OPW_API void enter_kernel();
-OPW_API void block_barrier();
-OPW_API int block_barrier_count(int predicate);
-OPW_API int block_barrier_and(int predicate);
-OPW_API int block_barrier_or(int predicate);
-OPW_API void grid_barrier();
+OPW_API OPW_ONE_CALL void block_barrier();
+OPW_API OPW_ONE_CALL int block_barrier_count(int predicate);
+OPW_API OPW_ONE_CALL int block_barrier_and(int predicate);
+OPW_API OPW_ONE_CALL int block_barrier_or(int predicate);
+OPW_API OPW_ONE_CALL void grid_barrier();
 OPW_API bool grid_is_cooperative();
 
 enum class Scope : int { block, device, system };
@@ -93,8 +95,22 @@ struct LocalArray {
     ~LocalArray() { local_ends(); }
 };
 
+// Clang traces no access to an array that it sees to be local: it gets a reference from nowhere.
+#if defined(__clang__)
+template <class A> __attribute__((always_inline)) inline A& hidden(A& array) {
+    A* where = &array;
+    asm("" : "+r"(where));
+    return *where;
+}
+#define OPW_ARRAY(name) opw_array_##name
+#define OPW_HIDDEN(name) auto& name = ::opw::hidden(opw_array_##name);
+#else
+#define OPW_ARRAY(name) name
+#define OPW_HIDDEN(name)
+#endif
+
 // Which way a thread goes at an if or a loop; counted programs are compiled with OPW_COUNTED.
-OPW_API bool branch(bool taken);
+OPW_API OPW_ONE_CALL bool branch(bool taken);
 #if defined(OPW_COUNTED)
 #define OPW_BRANCH(...) (::opw::branch(static_cast<bool>((__VA_ARGS__))))
 #else
@@ -107,7 +123,7 @@ enum class WarpOperation : int {
 };
 // One warp-wide operation. `value` goes in and the lane's result comes out; `source` is the lane,
 // distance or mask of a shuffle within groups of `width`; returns the operation's second result.
-OPW_API unsigned long long warp(WarpOperation operation, unsigned mask, unsigned long long value,
+OPW_API OPW_ONE_CALL unsigned long long warp(WarpOperation operation, unsigned mask, unsigned long long value,
                                 int source = 0, int width = 32, int* second = nullptr);
 
 OPW_API unsigned lane_index();
