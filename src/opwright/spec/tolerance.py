@@ -359,9 +359,9 @@ class Tracked(NDArrayOperatorsMixin):
                     f"np.{ufunc.__name__} into an array made without its inputs "
                     "(np.zeros_like has them)"
                 )
-            result = target._join(getattr(ufunc, method)(*inputs, **kwargs))
-            target[...] = result
-            target.chain = None if target._viewed else result.chain
+            stored = target._join(getattr(ufunc, method)(*inputs, **kwargs))
+            target[...] = stored
+            target.chain = None if target._viewed else stored.chain
             return target
         if method == "reduce" and ufunc in _REDUCTIONS:
             kwargs.setdefault("axis", 0)
