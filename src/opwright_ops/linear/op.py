@@ -33,11 +33,10 @@ def activated(y: Array, activation: str) -> Any:
     return y
 
 
-def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
-    """The same in eager torch, in two steps."""
+def torch_activated(y: Any, activation: str) -> Any:
+    """The same of a torch tensor."""
     import torch
 
-    y = torch.nn.functional.linear(x, w, bias)
     if activation == "relu":
         return torch.relu(y)
     if activation == "gelu":
@@ -51,6 +50,13 @@ def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
     return y
 
 
+def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
+    """The operator in eager torch, in two steps."""
+    import torch
+
+    return torch_activated(torch.nn.functional.linear(x, w, bias), activation)
+
+
 @operator(
     dtypes={"T": ["f32", "bf16", "f16"]},
     flops="2*batch*n*k",
@@ -59,7 +65,10 @@ def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
     bench=["...=256,n=4096,k=1024", "...=1024,n=1024,k=1024", "...=8,n=4096,k=4096"],
 )
 def linear(
-    x: Tensor[T, "... k"], w: Tensor[T, "n k"], bias: Tensor[T, "n"], activation: Activation = "none"
+    x: Tensor[T, "... k"],
+    w: Tensor[T, "n k"],
+    bias: Tensor[T, "n"],
+    activation: Activation = "none",
 ) -> Tensor[T, "... n"]:
     """``activation(x @ w.T + bias)``, with ``w`` as torch.nn.Linear keeps it.
 
