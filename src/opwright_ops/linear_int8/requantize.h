@@ -38,7 +38,9 @@ template <class Float> struct Requantize {
     Scales scales;
     int64_t activation;
 
-    void operator()(const std::int32_t* sums, std::int8_t* out, int64_t col, int64_t count) const {
+    // Not inlined: six activations at each of a dozen places take seconds to compile.
+    __attribute__((noinline)) void operator()(const std::int32_t* sums, std::int8_t* out, int64_t col,
+                                              int64_t count) const {
         using Functions = linear_layer::Activations<Float>;
         const auto with = [&](auto function) { finish(sums, bias + col, out, count, function); };
         switch (activation) {
