@@ -1,4 +1,4 @@
-"""Products of short types: int8 exact on every path, AMX by a model of its tiles, other processors."""
+"""Products of short types: int8 exact everywhere, AMX on a model of its tiles, other CPUs."""
 
 from __future__ import annotations
 

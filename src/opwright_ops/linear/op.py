@@ -33,11 +33,10 @@ def activated(y: Array, activation: str) -> Any:
     return y
 
 
-def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
-    """The same in eager torch, in two steps."""
+def torch_activated(y: Any, activation: str) -> Any:
+    """The same of a torch tensor."""
     import torch
 
-    y = torch.nn.functional.linear(x, w, bias)
     if activation == "relu":
         return torch.relu(y)
     if activation == "gelu":
@@ -49,6 +48,13 @@ def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
     if activation == "threshold_activation":
         return torch.where(y > THRESHOLD, y, torch.tanh(y))
     return y
+
+
+def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
+    """The operator in eager torch, in two steps."""
+    import torch
+
+    return torch_activated(torch.nn.functional.linear(x, w, bias), activation)
 
 
 @operator(

@@ -1,39 +1,14 @@
 """A quantized linear layer: its declaration, known-wrong variants, and its list of kernels."""
 
-from __future__ import annotations
-
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opwright import Kernel, T, Tensor, U, V, operator
+from opwright_ops.linear.op import Activation, activated, torch_activated
 
 Array = NDArray[Any]
-
-# Gauss and Legendre's rule on [0, 1]: with 40 points erf below is within 1e-14.
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
-_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
-
-
-def erf(x: Any) -> Any:
-    """The error function, 2/sqrt(pi) times the integral of exp(-t*t) over t from 0 to x."""
-    x = np.clip(x, -6, 6)  # where it is 1 within 2e-17
-    powers = np.exp(-((x[..., np.newaxis] * _NODES) ** 2))
-    return 2 / np.sqrt(np.pi) * x * (powers @ _WEIGHTS)
-
-
-def activate(x: Any, activation: str) -> Any:
-    """What ``activation`` names, of every element of ``x``."""
-    if activation == "relu":
-        return np.maximum(x, 0)
-    if activation == "gelu":
-        return 0.5 * x * (1 + erf(x / np.sqrt(2)))
-    if activation == "gelu_tanh":
-        return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    if activation == "silu":
-        return x / (1 + np.exp(-x))
-    return x
 
 
 def torch_witness(
@@ -49,12 +24,7 @@ def torch_witness(
     import torch
 
     y = (x.to(torch.int32) @ w.to(torch.int32).T + bias).to(torch.float32) * scale
-    if activation == "relu":
-        y = torch.relu(y)
-    elif activation in ("gelu", "gelu_tanh"):
-        y = torch.nn.functional.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none")
-    elif activation == "silu":
-        y = torch.nn.functional.silu(y)
+    y = torch_activated(y, activation)
     return torch.clip(torch.round(y / out_scale) + zero_point, -128, 127).to(torch.int8)
 
 
@@ -71,7 +41,7 @@ def linear_int8(
     scale: float = 0.0005,
     out_scale: float = 0.125,
     zero_point: int = 0,
-    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu"] = "none",
+    activation: Activation = "none",
 ) -> Tensor[U, "... n"]:
     """A linear layer of bytes: exact sums, and a result rounded and saturated to bytes.
 
@@ -81,8 +51,9 @@ def linear_int8(
     and ``zero_point`` stands for 0: the quotient is rounded to the nearest whole number, ties to
     even, then ``zero_point`` is added, then what lies outside [-128, 127] becomes the nearer end.
     """
-    y = activate((x @ w.T + bias) * scale, activation)
-    return np.clip(np.rint(y / out_scale) + zero_point, -128, 127)
+    y = activated((x @ w.T + bias) * scale, activation)
+    result: Array = np.clip(np.rint(y / out_scale) + zero_point, -128, 127)
+    return result
 
 
 linear_int8.kernels(
@@ -105,7 +76,7 @@ linear_int8.kernels(
 
 def quotient(sums: Array, scale: float, out_scale: float, activation: str) -> Array:
     """What is rounded, in units of the output."""
-    return np.asarray(activate(sums * scale, activation) / out_scale)
+    return np.asarray(activated(sums * scale, activation) / out_scale)
 
 
 def saturated(whole: Array) -> Array:

@@ -1,0 +1,79 @@
+"""linear_int8: ties, saturation and the order of steps, by hand, on every rung."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opwright.catalog.find import reference
+from opwright.dispatch.choose import why_not
+from opwright.spec.cases import matrix
+from opwright.spec.dtypes import dtype_named
+from opwright.verify.trust import untrusted
+from opwright_ops import linear_int8
+
+I8 = {"T": dtype_named("i8"), "U": dtype_named("i8"), "V": dtype_named("i32")}
+U8 = {**I8, "T": dtype_named("u8")}
+
+
+@pytest.fixture(params=[row.name for row in linear_int8.rows])
+def rung(request: pytest.FixtureRequest) -> Any:
+    row = linear_int8.row(request.param)
+    if reason := why_not(linear_int8, row, I8):
+        pytest.skip(reason)
+    return linear_int8.kernel(row.name)
+
+
+def of_sums(kernel: Any, sums: list[int], **attributes: Any) -> list[int]:
+    """The outputs whose exact sums are these: by the bias, beside products that cancel."""
+    x = np.array([[1, 1, 2]], np.int8)
+    w = np.tile(np.array([[100, -100, 0]], np.int8), (len(sums), 1))
+    result = kernel(x, w, np.array(sums, np.int32), **attributes)
+    assert result.dtype == np.int8
+    return [int(v) for v in result[0]]
+
+
+def test_ties_go_to_even_before_the_zero_point_is_added(rung: Any) -> None:
+    halves = {"scale": 0.5, "out_scale": 1.0}
+    sums = [-5, -3, -1, 0, 1, 3, 5, 7]
+    assert of_sums(rung, sums, **halves) == [-2, -2, 0, 0, 0, 2, 2, 4]
+    # With the zero point among them, ties would go the other way.
+    assert of_sums(rung, sums, zero_point=1, **halves) == [-1, -1, 1, 1, 1, 3, 3, 5]
+
+
+def test_what_does_not_fit_becomes_the_nearer_end(rung: Any) -> None:
+    sums = [-(2**31), -129, -128, 127, 128, 2**31 - 1]
+    assert of_sums(rung, sums, scale=1.0, out_scale=1.0) == [-128, -128, -128, 127, 127, 127]
+    assert of_sums(rung, sums, scale=1.0, out_scale=1.0, zero_point=128) == [
+        *(-128, -1, 0, 127, 127, 127)
+    ]
+    assert of_sums(rung, [2, -2], scale=3e38, out_scale=1e-38) == [127, -128]
+
+
+@pytest.mark.parametrize("n", [1, 16, 37, 130])
+def test_bias_is_added_beyond_32_bits_and_to_its_own_column(rung: Any, n: int) -> None:
+    for batch, k in ((1, 70), (17, 33)):
+        x, w = np.full((batch, k), 127, np.int8), np.full((n, k), 127, np.int8)
+        bias = np.full(n, 2**31 - 1, np.int32)
+        # 2^31 and more: a sum that wrapped would be negative.
+        assert np.all(rung(x, w, bias, scale=2.0**-26, out_scale=1.0) == 32)
+        bias = np.arange(n, dtype=np.int32) - 127 * 127 * k
+        np.testing.assert_array_equal(
+            rung(x, w, bias, scale=1.0, out_scale=4.0)[batch - 1],
+            np.clip(np.rint(np.arange(n) / 4), -128, 127),
+        )
+
+
+def test_unsigned_inputs_are_not_signed(rung: Any) -> None:
+    x, w = np.full((2, 9), 200, np.uint8), np.full((3, 9), -1, np.int8)
+    result = rung(x, w, np.zeros(3, np.int32), scale=1.0, out_scale=100.0)
+    np.testing.assert_array_equal(result, np.full((2, 3), -18))
+
+
+@pytest.mark.parametrize("dtypes", [I8, U8], ids=["i8", "u8"])
+def test_the_tolerance_rejects_every_known_wrong_variant(dtypes: Any) -> None:
+    cases = list(matrix(linear_int8, dtypes, linear_int8.rows))
+    found = untrusted(linear_int8, dtypes, cases, reference(linear_int8))
+    assert [finding.details["variant"] for finding in found] == []
