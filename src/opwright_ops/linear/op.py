@@ -72,7 +72,23 @@ def terms(x: Array, w: Array, bias: Array, activation: str) -> Any:
     flops="2*batch*n*k",
     torch=torch_witness,
     tolerance=Tolerance(terms=terms, depth="1.25*k+16"),
-    bench=["...=256,n=4096,k=1024", "...=1024,n=1024,k=1024", "...=8,n=4096,k=4096"],
+    bench={
+        "default": ["...=256,n=4096,k=1024", "...=1024,n=1024,k=1024", "...=8,n=4096,k=4096"],
+        "square": [f"...={s},n={s},k={s}" for s in (64, 100, 256, 512, 1023, 1024, 2048)],
+        "odd": [
+            "...=127,n=8191,k=63",
+            "...=1000,n=300,k=500",
+            "...=17,n=4099,k=1021",
+            "...=4096,n=4096,k=32",
+            "...=4096,n=32,k=4096",
+        ],
+        "llm": [
+            "...=1,n=4096,k=4096",
+            "...=8,n=4096,k=4096",
+            "...=256,n=4096,k=1024",
+            "...=256,n=1024,k=4096",
+        ],
+    },
 )
 def linear(
     x: Tensor[T, "... k"], w: Tensor[T, "n k"], bias: Tensor[T, "n"], activation: Activation = "none"
