@@ -58,6 +58,13 @@ def test_what_device_code_may_not_use(tmp_path: Path, line: str, feature: str) -
     assert str(raised.value).startswith(f"{tmp_path / 'program.cu'}:3: ")
 
 
+def test_textures_and_graphs_of_the_host(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"\.cu:2: textures .* \(cudaTextureObject_t\)"):
+        rewritten(tmp_path, "int main() {\n  cudaTextureObject_t t = 0;\n}\n")
+    with pytest.raises(UnsupportedError, match=r"\.cu:1: graphs \(cudaGraph_t\)"):
+        rewritten(tmp_path, "cudaGraph_t graph;\n")
+
+
 def test_a_library_that_is_not_emulated(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"<cublas_v2\.h> is not emulated"):
         rewritten(tmp_path, "#include <cublas_v2.h>\n")

@@ -29,9 +29,9 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _OPEN = {"(": ")", "[": "]", "{": "}"}
-_TEXTURES = re.compile(
-    r"tex[123]D\w*|texCubemap\w*|surf[123]D(?:read|write)\w*|cudaTextureObject_t"
-    r"|cudaSurfaceObject_t|textureReference"
+_UNSUPPORTED = re.compile(
+    r"tex[123]D\w*|texCubemap\w*|surf[123]D(?:read|write)\w*|textureReference|cudaGraph\w*"
+    r"|cuda(?:Create|Destroy|Bind|Unbind)?(?:Texture|Surface)\w*|cuda(?:Malloc|Free)Array|cudaArray_t"
 )
 _LIBRARIES = re.compile(
     r"(thrust|cub|cuda|nv|cute|cutlass)/|(cublas|cudnn|cufft|cusparse|cusolver|mma|nvrtc|npp|nvml)"
@@ -246,6 +246,9 @@ class _Rewriter:
 
     def _name(self, i: int, statement: int) -> int:
         t = self.tokens[i]
+        if _UNSUPPORTED.fullmatch(t.text):
+            what = "graphs" if "Graph" in t.text else "textures and surfaces"
+            raise UnsupportedError(self.path, t.line, f"{what} ({t.text}) are not emulated")
         if t.text == "__shared__":
             return self._shared(i, statement)
         if t.text in _VARIABLE_KINDS and self._at_namespace:
@@ -297,10 +300,6 @@ class _Rewriter:
             raise UnsupportedError(self.path, t.line, "inline PTX (asm) is not emulated")
         if t.text in ("try", "throw"):
             raise UnsupportedError(self.path, t.line, "device code has no exceptions")
-        if _TEXTURES.fullmatch(t.text):
-            raise UnsupportedError(
-                self.path, t.line, f"textures and surfaces ({t.text}) are not emulated"
-            )
         if self._text(before) in (".", "->"):
             return
         if t.text in _DEVICE_FUNCTIONS and self._text(self._next(i)) == "(":
