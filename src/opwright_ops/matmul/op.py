@@ -47,8 +47,8 @@ def matmul(a: Tensor[T, "m k"], b: Tensor[U, "k n"]) -> Tensor[V, "m n"]:
 
     Sums are made in float32 for f32, bf16 and f16 and in float64 for f64, in any order, and rounded
     to T once; in int32 for i8 and u8, exactly while they fit. An empty sum (k = 0) is 0.
-    Infinities and NaN go where IEEE arithmetic takes them. Subnormal numbers are kept, but for bf16,
-    where they may be taken as zero.
+    Infinities and NaN go where IEEE arithmetic takes them. Subnormal numbers are kept, but for
+    bf16, where they may be taken as zero.
     """
     return a @ b
 
