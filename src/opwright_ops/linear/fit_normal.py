@@ -54,7 +54,7 @@ def header() -> str:
                 "",
                 "namespace coefficients {",
                 "",
-                "// Q(a) = exp(-a^2 / 2) t (tail[0] + t (tail[1] + ...)) with t = 1 / (1 + a/3), the",
+                "// Q(a) = exp(-a^2 / 2) t (tail[0] + t (tail[1] + ...)) with t = 1/(1 + a/3), the",
                 "// upper tail of the normal distribution for a >= 0: largest relative error",
                 f"// {fit.error:.2e} before rounding.",
                 *array("float", "tail", [c_float(c) for c in fit.coefficients]),

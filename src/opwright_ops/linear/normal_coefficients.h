@@ -4,7 +4,7 @@
 
 namespace coefficients {
 
-// Q(a) = exp(-a^2 / 2) t (tail[0] + t (tail[1] + ...)) with t = 1 / (1 + a/3), the
+// Q(a) = exp(-a^2 / 2) t (tail[0] + t (tail[1] + ...)) with t = 1/(1 + a/3), the
 // upper tail of the normal distribution for a >= 0: largest relative error
 // 4.66e-8 before rounding.
 alignas(64) inline constexpr float tail[9] = {
