@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
@@ -272,7 +271,6 @@ def test_paths_of_other_processors(
         text=True,
         check=False,
         timeout=120,
-        env=dict(os.environ),
     )
-    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
-    assert ran.stdout == "20 products are right\n"
+    # On stderr qemu names the features of the processor that it does not have.
+    assert (ran.returncode, ran.stdout) == (0, "20 products are right\n"), ran.stderr

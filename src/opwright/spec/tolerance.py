@@ -121,7 +121,7 @@ def derived_bound(
     return Bound(np.asarray(limit, dtype=np.float64), origin)
 
 
-def _evaluate(ufunc: np.ufunc, *values: Floats) -> Floats:
+def _evaluate(ufunc: np.ufunc, *values: Floats) -> Any:
     """As numbers, which those of ``np.frompyfunc`` return as objects."""
     result = ufunc(*values)
     return result if ufunc.types != ["O->O"] else np.asarray(result, dtype=np.float64)

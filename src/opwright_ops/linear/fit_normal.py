@@ -2,9 +2,9 @@
 
     python -m opwright_ops.linear.fit_normal > src/opwright_ops/linear/normal_coefficients.h
 
-The upper tail of the normal distribution is Q(a) = exp(-a^2 / 2) R(a), where R falls slowly from 1/2
-to 0. With t = 1 / (1 + a / 3), which takes [0, inf) to (0, 1], R(a) = t p(t) with a polynomial p of least
-relative error (Remez exchange, 40 digits, so that every machine prints the same).
+The upper tail of the normal distribution is Q(a) = exp(-a^2 / 2) R(a), where R falls slowly from
+1/2 to 0. With t = 1 / (1 + a / 3), which takes [0, inf) to (0, 1], R(a) = t p(t) with a polynomial
+p of least relative error (Remez exchange, 40 digits, so that every machine prints the same).
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def header() -> str:
                 "",
                 "namespace coefficients {",
                 "",
-                "// Q(a) = exp(-a^2 / 2) t (tail[0] + t (tail[1] + ...)) with t = 1 / (1 + a / 3), the upper",
-                f"// tail of the normal distribution for a >= 0: largest relative error {fit.error:.2e}",
-                "// before rounding.",
+                "// Q(a) = exp(-a^2 / 2) t (tail[0] + t (tail[1] + ...)) with t = 1/(1 + a/3), the",
+                "// upper tail of the normal distribution for a >= 0: largest relative error",
+                f"// {fit.error:.2e} before rounding.",
                 *array("float", "tail", [c_float(c) for c in fit.coefficients]),
                 "",
                 "}  // namespace coefficients",

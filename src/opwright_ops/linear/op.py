@@ -15,7 +15,7 @@ Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "threshold_act
 
 THRESHOLD = 0.5  # of threshold_activation: from tanh to the identity
 
-_erf = np.frompyfunc(math.erf, 1, 1)
+_erf: Any = np.frompyfunc(math.erf, 1, 1)
 
 
 def activated(y: Array, activation: str) -> Any:
@@ -93,7 +93,8 @@ def linear(
     its defaults: the identity above 0.5, else tanh. Infinities and NaN go where IEEE arithmetic
     takes them through the formula, so that gelu and silu of minus infinity are NaN.
     """
-    return activated(x @ w.T + bias, activation)
+    result: Array = activated(x @ w.T + bias, activation)
+    return result
 
 
 linear.kernels(

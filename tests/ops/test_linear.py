@@ -1,0 +1,115 @@
+"""The linear layer: known answers of its activations, and what they do to any float."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from opwright.dispatch.choose import why_not
+from opwright.spec.dtypes import dtype_of
+from opwright_ops import linear
+from opwright_ops.linear.op import activated
+
+fit_normal = importlib.import_module("opwright_ops.linear.fit_normal")
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+F32, BF16 = np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+ACTIVATIONS = ["none", "relu", "gelu", "gelu_tanh", "silu", "threshold_activation"]
+ROWS = [(row.name, F32 if not row.dtypes else BF16) for row in linear.rows]
+
+
+@pytest.fixture(params=ROWS, ids=lambda p: p[0])
+def rung(request: pytest.FixtureRequest) -> tuple[Any, np.dtype[Any]]:
+    name, dtype = request.param
+    if reason := why_not(linear, linear.row(name), {"T": dtype_of(dtype)}):
+        pytest.skip(reason)
+    return linear.kernel(name), dtype
+
+
+def through(rung: tuple[Any, np.dtype[Any]], y: Array, activation: str) -> Array:
+    """The activation of each element of ``y``, which goes through the layer as 1 * y + 0."""
+    kernel, dtype = rung
+    x = np.asarray(y, dtype).reshape(-1, 1)
+    one, zero = np.ones((1, 1), dtype), np.zeros(1, dtype)
+    out = np.full(x.shape, 7, dtype)
+    kernel(x, one, zero, activation=activation, out=out)
+    result: Array = out.reshape(-1).astype(np.float64)
+    return result
+
+
+def test_gelu_of_large_numbers_is_the_number(rung: tuple[Any, np.dtype[Any]]) -> None:
+    large = np.arange(8.0, 16.0, 0.5)
+    np.testing.assert_array_equal(through(rung, large, "gelu_tanh"), large)
+    np.testing.assert_array_equal(through(rung, large, "gelu"), large)
+
+
+def test_gelu_of_minus_13_is_nothing(rung: tuple[Any, np.dtype[Any]]) -> None:
+    assert abs(through(rung, np.array([-13.24]), "gelu_tanh")[0]) < 1e-20
+
+
+def test_the_two_forms_of_gelu_are_told_apart(rung: tuple[Any, np.dtype[Any]]) -> None:
+    # In bfloat16 0.8413447 and 0.8411920 are one number.
+    for activation, at_one in (("gelu", 0.8413447), ("gelu_tanh", 0.8411920)):
+        near = 2e-7 if rung[1] == F32 else 2e-3
+        assert through(rung, np.array([1.0]), activation)[0] == pytest.approx(at_one, abs=near)
+
+
+def test_relu_and_the_threshold_keep_nan(rung: tuple[Any, np.dtype[Any]]) -> None:
+    inf, nan = math.inf, math.nan
+    relu = through(rung, np.array([nan, inf, -1.0, 2.0]), "relu")
+    np.testing.assert_array_equal(relu, [nan, inf, 0, 2])
+    # The threshold itself is not above it.
+    got = through(rung, np.array([nan, 0.5, 1.0, inf, -inf]), "threshold_activation")
+    near = 1e-6 if rung[1] == F32 else 2e-3
+    np.testing.assert_allclose(got, [nan, math.tanh(0.5), 1, inf, -1], rtol=near)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_size_of_number(rung: tuple[Any, np.dtype[Any]], activation: str) -> None:
+    sizes = np.logspace(-40, 38, 600)
+    y = np.concatenate([sizes, -sizes, np.linspace(-15, 15, 601), [0.0, -0.0, math.inf, math.nan]])
+    y = y.astype(rung[1]).astype(np.float64)
+    with np.errstate(all="ignore"):
+        expected = np.asarray(activated(y, activation), np.float64)
+    got = through(rung, y, activation)
+    # Below -15 the tails are less than the smallest float; -inf is left to IEEE arithmetic. To 16
+    # roundoffs of the result, and in tails, where a float's own cannot be kept, of the number.
+    roundoff = 2.0**-24 if rung[1] == F32 else 2.0**-8
+    allowed = 16 * 2.0**-24 * np.abs(y) + roundoff * np.abs(expected) + 2.0**-126
+    with np.errstate(invalid="ignore"):
+        wrong = ~((np.abs(got - expected) <= allowed) | (got == expected))
+    wrong &= ~(np.isnan(got) & np.isnan(expected))
+    assert not wrong.any(), list(zip(y[wrong], got[wrong], expected[wrong], strict=True))[:5]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 5), (9, 33, 40), (13, 40, 300), (2, 65, 64)])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_bias_goes_with_its_column(
+    rung: tuple[Any, np.dtype[Any]], shape: tuple[int, int, int], activation: str
+) -> None:
+    kernel, dtype = rung
+    m, n, k = shape
+    random = np.random.default_rng(m + n + k)
+    x, w = (random.integers(-1, 2, s).astype(dtype) for s in ((m, k), (n, k)))
+    bias = (np.arange(n) % 8 - 4).astype(dtype)
+    y = x.astype(np.float64) @ w.astype(np.float64).T + bias.astype(np.float64)
+    expected = np.asarray(activated(y, activation), np.float64).astype(dtype).astype(np.float64)
+    got = kernel(x, w, bias, activation=activation).astype(np.float64)
+    near = 1e-6 if dtype == F32 else 2.0**-7
+    np.testing.assert_allclose(got, expected, rtol=near, atol=1e-5)
+
+
+def test_the_coefficients_are_those_fitted() -> None:
+    assert (linear.folder / "normal_coefficients.h").read_text() == fit_normal.header()
+
+
+@pytest.mark.parametrize("a", [0.0, 0.7, 2.99, 3.01, 9.0])
+def test_what_is_fitted_is_the_tail_of_the_normal_distribution(a: float) -> None:
+    tail = 0.5 * math.erfc(a / math.sqrt(2)) * math.exp(a * a / 2)
+    assert float(fit_normal.mills(fit_normal.Decimal(a))) == pytest.approx(tail, rel=1e-12)
