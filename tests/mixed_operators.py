@@ -159,6 +159,24 @@ extern "C" void quantized(const T* x, const int8_t* w, const int32_t* bias, int8
 }
 
 
+# Items that share b are stacked; the kernels count their calls.
+_COUNTER = """#include <atomic>
+extern "C" __attribute__((visibility("default"))) std::atomic<int64_t> stacked_calls;
+std::atomic<int64_t> stacked_calls{0};
+"""
+_declaration, *_kernels = (text.replace("batched", "stacked") for text in DECLARED["batched"])
+DECLARED["stacked"] = (
+    _declaration.replace("@operator(", '@operator(\n    rows="m",'),
+    *(
+        _COUNTER
+        + kernel.replace(
+            "int64_t b_n_stride) {", "int64_t b_n_stride) {\n    ++stacked_calls;"
+        ).replace("int64_t n, int64_t k) {", "int64_t n, int64_t k) {\n    ++stacked_calls;")
+        for kernel in _kernels
+    ),
+)
+
+
 def write_operator(folder: Path, name: str, kernel: str = "") -> Path:
     """The operator's folder, with ``kernel`` in the place of its own where that is not empty."""
     declaration, *kernels = DECLARED[name]

@@ -530,6 +530,24 @@ WRONG: dict[str, tuple[str, str]] = {
         '@operator(dtypes={"T": ["f32"]}, may_flush=["f32"], tolerance=Tolerance(ulps=2))\n' + GOOD,
         "may_flush is for derived tolerances",
     ),
+    "rows of no dimension": (
+        '@operator(dtypes={"T": ["f32"]}, rows="q")\n' + GOOD,
+        "no dimension named 'q' in good: rows",
+    ),
+    "rows where nothing broadcasts": (
+        '@operator(dtypes={"T": ["f32"]}, rows="m")\n' + GOOD,
+        "rows='m': rows are stacked over '#...', which no tensor has",
+    ),
+    "rows that the output has not": (
+        '@operator(dtypes={"T": ["f32"]}, rows="k")\n'
+        'def good(x: Tensor[T, "#... m k"]) -> Tensor[T, "#... m"]:\n    return x.sum(-1)\n',
+        "rows='k': the output has no such dimension",
+    ),
+    "rows that are columns too": (
+        '@operator(dtypes={"T": ["f32"]}, rows="m")\n'
+        'def good(x: Tensor[T, "#... m m"]) -> Tensor[T, "#... m"]:\n    return x.sum(-1)\n',
+        "rows='m': it stands twice in x",
+    ),
     "bench without presets": (
         '@operator(dtypes={"T": ["f32"]}, bench={})\n' + GOOD,
         "bench={} has no presets",

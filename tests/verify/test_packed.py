@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opwright.catalog.find import Target
+from mixed_operators import write_operator
+from opwright.catalog.find import Target, find
 from opwright.dispatch.operator import Operator
 from opwright.spec.cases import selected_case
 from opwright.spec.errors import DeclarationError, DTypeError, ShapeError, UsageError
@@ -152,3 +153,11 @@ def test_rows_that_pack_what_is_no_input(op: Operator) -> None:
     spec.folder = op.folder
     with pytest.raises(DeclarationError, match="'out'"):
         spec.kernels(Kernel("cpu_right.cpp", packs="out"))
+
+
+def test_rows_that_pack_what_broadcasts(tmp_path: Path) -> None:
+    folder = write_operator(tmp_path / "batched", "batched")
+    text = (folder / "op.py").read_text()
+    (folder / "op.py").write_text(text.replace("strided=True,", 'packs="b",'))
+    with pytest.raises(DeclarationError, match=r"packs='b': leading dimensions of b broadcast"):
+        find(str(folder))

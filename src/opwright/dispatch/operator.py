@@ -92,7 +92,7 @@ class Operator(OperatorSpec):
             check_output(self.name, result, shape, dtype, list(zip(names, arrays, strict=True)))
         packed = next((a for a in (*args, *named.values()) if isinstance(a, Packed)), None)
         if packed is None:
-            chosen = choose(self, kernel, dtypes, dims)
+            chosen = choose(self, kernel, dtypes, signature.stacked(dims, leading))
         else:
             chosen = packed.choice(self, kernel, dtypes)
         direct = result.dtype == dtype and usable(result)

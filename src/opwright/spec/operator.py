@@ -83,6 +83,9 @@ class OperatorSpec:
     ``overflow`` says what an integer output does with a result that does not fit;
     ``may_flush`` lists element types of inputs with which kernels may take subnormal numbers of
     float32 for zero (operands, sums on the way, results), as some hardware does;
+    ``rows`` names a dimension that counts independent rows: the result for rows stacked along it is
+    the stacked results. Where items of leading dimensions that broadcast lie one after the other
+    and share all else, a kernel then gets them as one item with more rows;
     ``torch`` names the framework's own operator, a dotted path or a function of the same
     parameters; ``tolerance`` is derived from the formula where it is not given;
     ``bench`` lists the shapes to measure at, as ``--shape`` takes them, or maps names of presets to
@@ -100,6 +103,7 @@ class OperatorSpec:
         tolerance: Tolerance | None,
         overflow: Overflow,
         may_flush: Sequence[str],
+        rows: str,
         bench: Sequence[str] | Mapping[str, Sequence[str]],
         place: str,
         scope: Mapping[str, Any] | None = None,
@@ -108,7 +112,7 @@ class OperatorSpec:
         try:
             if not inspect.isfunction(inspect.unwrap(formula)):
                 raise UsageError(f"an operator is declared by a function, got {formula!r}")
-            self.signature: Signature = signature_of(formula, dtypes, scope)
+            self.signature: Signature = signature_of(formula, dtypes, scope, rows)
             self._check(formula, flops, torch, thresholds, tolerance, overflow)
             self._check_flush(may_flush, tolerance)
             self.presets = _presets(self.signature, bench)
@@ -195,6 +199,7 @@ class OperatorSpec:
         tolerance: Tolerance | None = None,
         overflow: Overflow = "undefined",
         may_flush: Sequence[str] = (),
+        rows: str = "",
         bench: Sequence[str] | Mapping[str, Sequence[str]] = (),
     ) -> Callable[[Callable[..., Any]], Self]:
         """The decorator that turns an annotated formula into an operator of this class."""
@@ -210,6 +215,7 @@ class OperatorSpec:
             tolerance=tolerance,
             overflow=overflow,
             may_flush=may_flush,
+            rows=rows,
             bench=bench,
             place=place_of(formula, here),
             scope=scope,

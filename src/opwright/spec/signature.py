@@ -229,7 +229,8 @@ class Signature:
     The order is the output's dimensions, then those that only inputs have, as they first appear. A
     leading ``...`` becomes one dimension of the C function: ``n`` when it is all there is, else
     ``batch``; a leading ``#...`` does not reach it, as it computes one item.
-    ``assignments`` are the combinations of element types that the variables can have.
+    ``assignments`` are the combinations of element types that the variables can have. ``rows``
+    is the dimension that counts independent rows, if one does: see ``OperatorSpec``.
     """
 
     name: str
@@ -239,6 +240,7 @@ class Signature:
     dims: tuple[str, ...]
     assignments: tuple[Mapping[str, DType], ...]
     ellipsis: str
+    rows: str = ""
 
     @property
     def tensors(self) -> tuple[TensorParam, ...]:
@@ -291,6 +293,23 @@ class Signature:
                         "same, and neither is 1"
                     )
         return tuple(joined)
+
+    def stacked(self, dims: Mapping[str, int], leading: Leading) -> dict[str, int]:
+        """The sizes that a kernel is called with where inputs without gaps have this shape.
+
+        Those are of one item, with the rows of all the items that are stacked.
+        """
+        sizes = dict(dims)
+        if not self.rows:
+            return sizes
+        leads = [lead for lead in leading if isinstance(lead, tuple)]
+        for back, extent in enumerate(reversed(self.joined(leading)), 1):
+            for param, lead in zip(self.batched, leads, strict=True):
+                own = lead[-back] if back <= len(lead) else 1
+                if own != (extent if self.rows in param.type.own else 1):
+                    return sizes
+            sizes[self.rows] *= extent
+        return sizes
 
     def dtype(self, param: TensorParam, dtypes: Mapping[str, DType]) -> DType:
         """The element type of ``param`` when the variables are ``dtypes``."""
@@ -604,7 +623,9 @@ class Signature:
             arguments.append(f"static_cast<{const}{c_type}*>(tensors[{index}])")
         told = [p for p in self.inputs if kernel.strided and p.name != packed]
         sizes = len(self.dims) + sum(len(self._strides_of(p)) for p in told)
-        arguments += [f"values[{index}].i" for index in range(sizes)]
+        numbers = [f"values[{index}].i" for index in range(sizes)]
+        stacking = self._stacking(told, numbers) if self.rows else []
+        arguments += numbers
         for index, scalar in enumerate(self.scalars, sizes):
             member = "f" if scalar.type is float else "i"
             convert = " != 0" if scalar.type is bool else ""
@@ -616,8 +637,43 @@ class Signature:
         return [
             f"constexpr std::int64_t sizes[] = {{{bytes_}}};",
             f"const opw::Value* walk = values + {sizes + len(self.scalars)};",
+            "std::int64_t rank = walk[0].i;",
+            *stacking,
             f"const auto item = [=](void* const* tensors) {{ {called} }};",
-            "opw::detail::for_items(call->tensors, sizes, walk, item);",
+            "opw::detail::for_items(call->tensors, sizes, walk, rank, item);",
+        ]
+
+    def _stacking(self, told: Sequence[TensorParam], numbers: list[str]) -> list[str]:
+        """Statements that stack the items of a call.
+
+        In ``numbers``, the sizes and the strides of ``told`` that the C function gets, what they
+        change is replaced.
+        """
+        size = dict(zip(self.dims, numbers, strict=False))
+        steps: list[str] = []
+        mask = 0
+        for index, param in enumerate(self.tensors):
+            own = param.type.own
+            if self.rows not in own:
+                steps.append("0")
+                continue
+            at = own.index(self.rows)
+            if param in told:
+                before = told[: told.index(param)]
+                stride = len(self.dims) + sum(len(self._strides_of(p)) for p in before) + at
+                steps.append(numbers[stride])
+                numbers[stride] = f"steps[{index}]"
+                mask |= 1 << index
+            else:
+                # A row of what is row-major: if the rows are not outermost, no items are stacked.
+                inner = [str(d) if isinstance(d, int) else size[d] for d in own[at + 1 :]]
+                steps.append(" * ".join(inner) or "1")
+        rows = self.dims.index(self.rows)
+        numbers[rows] = "rows"
+        return [
+            f"std::int64_t steps[] = {{{', '.join(steps)}}};",
+            f"const std::int64_t rows = opw::detail::stack_rows(walk, {size[self.rows]}, steps, "
+            f"{mask}, rank);",
         ]
 
 
@@ -693,6 +749,7 @@ def signature_of(
     formula: Callable[..., Any],
     dtypes: Mapping[str, Sequence[str]],
     scope: Mapping[str, Any] | None = None,
+    rows: str = "",
 ) -> Signature:
     """Read the signature off an annotated formula.
 
@@ -748,7 +805,23 @@ def signature_of(
     if not inputs:
         raise UsageError(f"{name}: an operator needs at least one tensor")
     output = TensorParam("out", returned)
-    return _assemble(name, inputs, output, scalars, dtypes)
+    signature = _assemble(name, inputs, output, scalars, dtypes)
+    return _stacked(signature, rows) if rows else signature
+
+
+def _stacked(signature: Signature, rows: str) -> Signature:
+    """``signature`` with its dimension of independent rows; raises ``UsageError``."""
+    where = f"{signature.name}: rows={rows!r}"
+    if rows not in signature.dims:
+        raise UnknownNameError("dimension", str(rows), signature.dims, f"{signature.name}: rows")
+    if not signature.broadcasts:
+        raise UsageError(f"{where}: rows are stacked over '#...', which no tensor has")
+    if rows not in signature.output.type.own:
+        raise UsageError(f"{where}: the output has no such dimension to stack results along")
+    for param in signature.tensors:
+        if param.type.own.count(rows) > 1:
+            raise UsageError(f"{where}: it stands twice in {param.name}")
+    return replace(signature, rows=rows)
 
 
 def _words(where: str, kind: Any) -> tuple[str, ...]:

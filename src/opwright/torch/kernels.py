@@ -172,7 +172,7 @@ class Kernels:
         dtypes, dims, leading = settle(self.spec, inputs)
         names = [s.name for s in signature.scalars]
         scalars = signature.settle_scalars(dict(zip(names, attributes, strict=True)), dtypes)
-        choice = choose(self.spec, "", dtypes, dims)
+        choice = choose(self.spec, "", dtypes, signature.stacked(dims, leading))
         if choice.run_at is None:
             raise MachineError(
                 f"{self.spec.name}/{choice.kernel} does not run on the host's memory, where these "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +20,7 @@ FLOATS = ["f32", "f64", "bf16", "f16"]
     flops="2*m*n*k",
     torch="torch.matmul",
     may_flush=["bf16"],
+    rows="m",
     bench={
         "default": [
             "m=1024,n=1024,k=1024",
@@ -184,6 +186,9 @@ def gradient_of_a(grad: Array, a: Array, b: Array) -> Any:
 @matmul.gradient("b")
 def gradient_of_b(grad: Array, a: Array, b: Array) -> Any:
     """The product of the transpose of ``a`` and ``grad``, by the same kernels."""
+    if b.ndim == 2:  # one product over the rows of all items, instead of one for each and their sum
+        rows = math.prod(a.shape[:-1])
+        a, grad = a.reshape(rows, a.shape[-1]), grad.reshape(rows, grad.shape[-1])
     return matmul(np.swapaxes(a, -1, -2), grad)
 
 

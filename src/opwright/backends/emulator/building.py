@@ -99,7 +99,7 @@ def _program(signature: Signature, dtypes: Mapping[str, DType], params: Mapping[
             "    const auto opw_item = [=](void* const* opw_tensors) {",
             *launch,
             "    };",
-            f"    opw::detail::for_items(opw_tensors, opw_sizes, {walk}, opw_item);",
+            f"    opw::detail::for_items(opw_tensors, opw_sizes, {walk}, ({walk})->i, opw_item);",
         ]
     return "\n".join(
         [
