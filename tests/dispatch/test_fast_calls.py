@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from operators import RIGHT, affine
+from opwright.backends.registry import backend_named
 from opwright.dispatch.choose import forget
 from opwright.dispatch.operator import Operator
-from opwright.spec.errors import OpwrightError, ShapeError, UsageError
+from opwright.spec.errors import (
+    DTypeError,
+    MachineError,
+    OpwrightError,
+    ShapeError,
+    UsageError,
+)
+from opwright_ops import linear, matmul
+from packed import linear as packing
+from packed import source as packing_source
 from strided import RIGHT as STRIDED_RIGHT
 from strided import product
 
@@ -66,6 +80,158 @@ def test_the_second_call_is_fast_and_right(op: Operator, slow: list[str]) -> Non
         op(arrays(5)[0], out=arrays(4)[1])
 
 
+def test_a_call_without_an_output_makes_one(op: Operator, slow: list[str]) -> None:
+    """Whether the first call had one or not."""
+    for shape in ((6,), (2, 5), (), (0, 3)):
+        for first in ({}, {"out": arrays(*shape)[1]}):
+            forget(op)
+            op(arrays(*shape)[0], **first)
+            slow.clear()
+            results = []
+            for number in range(5):
+                x = arrays(*shape)[0]
+                x += number
+                results.append((x, op(x)))
+                assert op(x, out=(out := np.empty_like(x))) is out
+            assert slow == []
+            for x, result in results:  # each an array of its own, which later calls leave alone
+                assert type(result) is np.ndarray
+                assert result.dtype == F32 and result.shape == shape
+                assert result.flags.c_contiguous and result.flags.writeable
+                assert result.flags.owndata
+                np.testing.assert_array_equal(result, 1.5 * x.astype(float) + 1)
+            assert len({id(result) for _, result in results}) == 5
+
+
+def test_there_must_be_room_for_a_large_result(
+    op: Operator, slow: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opwright.dispatch.operands.SMALL", 1000)
+    monkeypatch.setattr("opwright.dispatch.operator.SMALL", 1000)
+    x, out = arrays(300)
+    for _ in range(2):
+        op(x, out=out)
+        op(x)
+    assert len(slow) == 3
+    monkeypatch.setattr(type(backend_named("cpu")), "memory_available", lambda self: 1100)
+    op(x, out=out)
+    with pytest.raises(MachineError, match="the result"):
+        op(x)
+
+
+def test_attributes_of_calls_that_make_their_output(op: Operator, slow: list[str]) -> None:
+    x = arrays(8)[0]
+    three, four = 3.0, 4.0
+    op(x, three)
+    op(x, scale=four)
+    slow.clear()
+    np.testing.assert_array_equal(op(x, three), 3 * x + 1)
+    np.testing.assert_array_equal(op(x, scale=four), 4 * x + 1)
+    assert slow == []
+    np.testing.assert_array_equal(op(x, four), 4 * x + 1)
+    np.testing.assert_array_equal(op(x, scale=three), 3 * x + 1)
+    assert len(slow) == 2
+    forget(op)
+    np.testing.assert_array_equal(op(x, three), 3 * x + 1)
+    assert len(slow) == 3
+
+
+def test_operators_of_the_catalog(slow: list[str]) -> None:
+    """With dimensions before, bfloat16 and words as attributes."""
+    random = np.random.default_rng(3)
+    for dtype in (np.dtype(F32), np.dtype(ml_dtypes.bfloat16)):
+        x, w, bias = (random.integers(-3, 4, s).astype(dtype) for s in ((2, 3, 4), (5, 4), (5,)))
+        plain = x.astype(F32) @ w.astype(F32).T + bias.astype(F32)
+        for number in range(3):
+            if number == 1:
+                slow.clear()
+            results = [
+                (linear(x, w, bias), plain),
+                (linear(x, w, bias, "relu"), np.maximum(plain, 0)),
+                (linear(x, w, bias, activation="relu"), np.maximum(plain, 0)),
+                (matmul(x, w.T), plain - bias.astype(F32)),
+                (matmul(x, np.ascontiguousarray(w.T)), plain - bias.astype(F32)),
+            ]
+            for result, expected in results:
+                assert result.dtype == dtype
+                np.testing.assert_array_equal(result.astype(F32), expected)
+        assert slow == []
+
+
+def test_types_that_were_unpickled_are_the_same(op: Operator, slow: list[str]) -> None:
+    x = arrays(8)[0]
+    op(x)
+    slow.clear()
+    for _ in range(3):
+        other = pickle.loads(pickle.dumps(x))
+        np.testing.assert_array_equal(op(other), 1.5 * x + 1)
+    assert slow == []
+
+
+def test_packed_inputs(tmp_path: Path, slow: list[str]) -> None:
+    """What was packed anew is served by what is remembered, and nothing keeps it alive."""
+    op = packing(tmp_path / "one", {"right": packing_source()}).spec
+    other = packing(tmp_path / "other", {"right": packing_source()}).spec
+    assert isinstance(op, Operator) and isinstance(other, Operator)
+    random = np.random.default_rng(5)
+
+    def whole(*shape: int) -> np.ndarray:
+        return random.integers(-4, 5, shape).astype(F32)
+
+    x, out = whole(4, 7), np.empty((4, 5), F32)
+    op(x, op.pack(whole(5, 7)))
+    slow.clear()
+    gone = []
+    for _ in range(3):
+        w = whole(5, 7)
+        packed = op.pack(w)
+        gone.append(weakref.ref(packed))
+        for _ in range(2):
+            np.testing.assert_array_equal(op(x, packed), 2 * (x @ w.T))
+            assert op(x, packed, out=out) is out
+            np.testing.assert_array_equal(out, 2 * (x @ w.T))
+    assert slow == []
+    del packed
+    assert [packed() for packed in gone] == [None] * 3
+
+    w = whole(6, 7)
+    np.testing.assert_array_equal(op(x, op.pack(w)), 2 * (x @ w.T))  # another shape
+    np.testing.assert_array_equal(op(x, w), 2 * (x @ w.T))
+    np.testing.assert_array_equal(op(x, op.pack(w)), 2 * (x @ w.T))
+    assert len(slow) == 2
+    with pytest.raises(UsageError, match="which only linear_op takes"):
+        op(x, other.pack(w))
+    with pytest.raises(DTypeError, match="float64"):
+        op(x.astype(float), op.pack(w))
+    forget(op)
+    slow.clear()
+    op(x, op.pack(w))
+    assert len(slow) == 1
+
+
+def test_threads_that_call_at_once(op: Operator, slow: list[str]) -> None:
+    """Calls that make their outputs and calls that do not, while what is remembered is emptied."""
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        x = np.full(8 + number % 2, number, F32)
+        out = np.empty_like(x)
+        for _ in range(3000):
+            if (op(x) != 1.5 * number + 1).any() or (op(x, out=out) != 1.5 * number + 1).any():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        forget(op)
+        time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(slow) < 2000  # of 24000
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
@@ -76,7 +242,10 @@ class Subclass(np.ndarray):
 
 
 OTHERWISE: dict[str, Callable[[Operator, np.ndarray, np.ndarray], Any]] = {
-    "no output": lambda op, x, out: op(x),
+    "another shape without an output": lambda op, x, out: op(x[:7]),
+    "strides without an output": lambda op, x, out: op(x[::2]),
+    "a subclass without an output": lambda op, x, out: op(x.view(Subclass)),
+    "an attribute without an output": lambda op, x, out: op(x, 2.0),
     "by name": lambda op, x, out: op(x=x, out=out),
     "another shape": lambda op, x, out: op(x[:7], out=out[:7]),
     "another rank": lambda op, x, out: op(x[None], out=out[None]),
@@ -196,6 +365,8 @@ def test_what_a_kernel_throws(tmp_path: Path, slow: list[str]) -> None:
     for _ in range(10):
         with pytest.raises(OpwrightError, match="cpu_right threw int"):
             op(x, scale, out=out)
+        with pytest.raises(OpwrightError, match="cpu_right threw int"):
+            op(x, scale)
     assert len(slow) == before
     assert sys.getrefcount(out) == references
 
@@ -224,10 +395,21 @@ def test_other_threads_run_meanwhile(tmp_path: Path, slow: list[str]) -> None:
 def test_references_are_kept_in_balance(op: Operator) -> None:
     x, out = arrays(8)
     op(x, out=out)
-    before = [sys.getrefcount(x), sys.getrefcount(out), sys.getrefcount(x.dtype)]
+    scale = 2.5
+    op(x, scale)
+
+    def counts() -> list[int]:
+        return [sys.getrefcount(o) for o in (x, out, x.dtype, scale, np.empty, np.ndarray, None)]
+
+    before = counts()
     for _ in range(1000):
         op(x, out=out)
-    assert [sys.getrefcount(x), sys.getrefcount(out), sys.getrefcount(x.dtype)] == before
+        made = op(x, scale)
+        assert sys.getrefcount(made) == 2  # this name, and the call's argument
+    del made
+    now = counts()
+    assert now[:-1] == before[:-1]
+    assert abs(now[-1] - before[-1]) < 100  # others use None
 
 
 def test_strided_inputs_of_strided_rows(tmp_path: Path, slow: list[str]) -> None:

@@ -212,8 +212,8 @@ class Device(ABC):
 class FastCalls(ABC):
     """Calls of one operator on NumPy arrays, made again without what their first time took.
 
-    ``call(args, named, out)`` is ``out`` where a call of the same types, shapes, strides and
-    attributes is remembered, after running its kernel; None where none is.
+    ``call(args, named, out)`` is ``out``, or a new array where that is None, if a call of the same
+    types, shapes, strides and attributes is remembered, after running its kernel; None if none is.
     """
 
     call: Callable[[tuple[Any, ...], Mapping[str, Any], Any], Any]
@@ -223,15 +223,19 @@ class FastCalls(ABC):
         self,
         args: tuple[Any, ...],
         named: Mapping[str, Any],
+        inputs: Sequence[Array],
         out: Array,
+        allocates: bool,
         artifact: Artifact,
         values: Sequence[int | float],
         threads: int,
     ) -> None:
-        """Remember a call that ran ``artifact``, whose arrays it took as they are.
+        """Remember a call that ran ``artifact`` with ``inputs`` and the row-major ``out``.
 
-        ``args`` are the inputs, of which none overlaps ``out``, and attributes. The attributes are
-        known again by identity.
+        ``args`` are the inputs, of which none overlaps ``out``, and attributes. What is no array
+        among them has that array as its ``memory``, and a ``kind``, which is known again by
+        identity, as the attributes are; its bytes are looked up at each call, so nothing keeps
+        them alive. ``allocates`` says whether calls without ``out`` are served too.
         """
 
     @abstractmethod

@@ -10,7 +10,7 @@ from opwright.backends.registry import backend_named
 from opwright.spec.errors import DTypeError, MachineError, ShapeError, UsageError
 from opwright.spec.signature import Array
 
-_SMALL = 64 << 20  # bytes that take longer to fill than asking what is available: 0.1 ms
+SMALL = 64 << 20  # bytes that take longer to fill than asking what is available: 0.1 ms
 
 
 def as_array(operator: str, name: str, value: Any) -> Array:
@@ -116,7 +116,7 @@ def _shares_places(array: Array) -> bool:
 
 def check_room(operator: str, needed: int) -> None:
     """Raise ``MachineError`` before a call allocates bytes that are not there."""
-    if needed > _SMALL and needed > (available := backend_named("cpu").memory_available()):
+    if needed > SMALL and needed > (available := backend_named("cpu").memory_available()):
         raise MachineError(
             f"{operator}: the result and copies of inputs that are not dense need "
             f"{needed / 2**30:.1f} GiB; {available / 2**30:.1f} GiB is available"

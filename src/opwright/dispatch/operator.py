@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from operator import is_
 from typing import Any
 
 import numpy as np
 
 from opwright.backends.operands import operands_for, strides_for, usable, walk_over
 from opwright.dispatch.choose import Choice, choose, fast_calls
-from opwright.dispatch.operands import as_array, check_output, check_room
+from opwright.dispatch.operands import SMALL, as_array, check_output, check_room
 from opwright.dispatch.packed import Packed, pack
 from opwright.spec.errors import UsageError
 from opwright.spec.kernel import Kernel
@@ -53,6 +52,7 @@ class Operator(OperatorSpec):
         self,
         args: tuple[Any, ...],
         named: dict[str, Any],
+        inputs: list[Array],
         out: Array,
         chosen: Choice,
         values: list[int | float],
@@ -60,7 +60,9 @@ class Operator(OperatorSpec):
         """Let ``_fast`` make the next call of these types, shapes, strides and attributes."""
         calls = fast_calls(self, chosen)
         if calls is not None:
-            calls.keep(args, named, out, chosen.artifact, values, chosen.threads)
+            small = out.nbytes <= SMALL  # of others it is asked each time whether there is room
+            artifact, threads = chosen.artifact, chosen.threads
+            calls.keep(args, named, inputs, out, small, artifact, values, threads)
             self._fast = calls.call
 
     def pack(self, array: Any, *, dtype: str = "") -> Packed:
@@ -85,7 +87,8 @@ class Operator(OperatorSpec):
         scalars = signature.settle_scalars(attributes, dtypes)
         shape = signature.shape(signature.output, dims, leading)
         dtype = signature.dtype(signature.output, dtypes).numpy
-        check_room(self.name, math.prod(shape) * dtype.itemsize)
+        if out is None:
+            check_room(self.name, math.prod(shape) * dtype.itemsize)
         result = np.empty(shape, dtype) if out is None else as_array(self.name, "out", out)
         if out is not None:
             names = [p.name for p in signature.inputs]
@@ -109,9 +112,11 @@ class Operator(OperatorSpec):
         chosen.run(taken, target, values, chosen.threads)
         if not direct:
             np.copyto(result, target)
-        given = [*args[: len(taken)], out]
-        if not kernel and len(given) > len(taken) and all(map(is_, given, [*taken, target])):
-            self._remember(args, named, target, chosen, values)
+        as_given = len(args) >= len(taken) and all(
+            given is array or given is packed for given, array in zip(args, taken, strict=False)
+        )
+        if not kernel and as_given and (target is out or (out is None and target.nbytes <= SMALL)):
+            self._remember(args, named, taken, target, chosen, values)
         return result if out is None else out
 
     def _arguments(

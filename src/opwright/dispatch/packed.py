@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from dataclasses import replace as changed
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ class Packed:
     """What ``Operator.pack`` gives: bytes that the packed call of one built kernel takes.
 
     ``name`` is the input, ``shape`` and ``dtypes`` what it had; ``memory`` begins at a multiple of
-    64 bytes.
+    64 bytes. ``kind`` is one object for all that differ in their bytes alone.
     """
 
     operator: OperatorSpec
@@ -35,7 +36,8 @@ class Packed:
     name: str
     shape: tuple[int, ...]
     dtypes: Mapping[str, DType]
-    memory: Array = field(compare=False)
+    memory: Array
+    kind: object
 
     def __repr__(self) -> str:
         sizes = " x ".join(map(str, self.shape)) or "0-dimensional"
@@ -106,7 +108,13 @@ def pack(operator: OperatorSpec, value: Any, dtype: str) -> Packed:
     memory = whole[-whole.ctypes.data % 64 :][:room]
     _bound(backend, artifact, Artifact.PACK)([taken], memory, told, threads)
     memory.flags.writeable = False
-    return Packed(operator, row, artifact, param.name, array.shape, fitting[0], memory)
+    kind = _kind(operator, artifact.key, param.name, array.shape, short_dtypes(fitting[0]))
+    return Packed(operator, row, artifact, param.name, array.shape, fitting[0], memory, kind)
+
+
+@cache
+def _kind(*_: object) -> object:
+    return object()
 
 
 def _bound(backend: Backend, artifact: Artifact, entry: str) -> Any:

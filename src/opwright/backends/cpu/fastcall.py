@@ -34,18 +34,18 @@ def _load(path: Path) -> ctypes.PyDLL | None:
     library = ctypes.PyDLL(str(path))  # its functions need the interpreter's lock
     pointer, python = ctypes.c_void_p, ctypes.py_object
     library.opw_fast_ready.restype = ctypes.c_bool
-    library.opw_fast_ready.argtypes = (python, python, python, pointer, python)
+    library.opw_fast_ready.argtypes = (python, python, python, python, pointer, python)
     library.opw_fast_new.restype = python
     library.opw_fast_keep.restype = None
     library.opw_fast_keep.argtypes = (
-        *(pointer, python, python, python, ctypes.c_int64, ctypes.c_char_p, pointer),
+        *(pointer, python, python, python, python, ctypes.c_int64, ctypes.c_char_p, pointer),
         *(ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64),
     )
     library.opw_fast_clear.restype = None
     library.opw_fast_clear.argtypes = (pointer,)
     sample = np.zeros((2, 3), np.float32)[:, 1:]
     as_declared = library.opw_fast_ready(
-        sample, np.ndarray, OpwrightError, sample.ctypes.data, sample.dtype
+        sample, np.ndarray, np.empty, OpwrightError, sample.ctypes.data, sample.dtype
     )
     return library if as_declared else None
 
@@ -60,12 +60,13 @@ class _FastCalls(FastCalls):
         self,
         args: tuple[Any, ...],
         named: Mapping[str, Any],
+        inputs: Sequence[Array],
         out: Array,
+        allocates: bool,
         artifact: Artifact,
         values: Sequence[int | float],
         threads: int,
     ) -> None:
-        inputs = [value for value in args if type(value) is np.ndarray]
         given = (*args[len(inputs) :], *named.values())
         if type(out) is not np.ndarray or not all(type(x) in _ATTRIBUTES for x in given):
             return
@@ -74,6 +75,7 @@ class _FastCalls(FastCalls):
             args,
             named,
             out,
+            (out.shape, out.dtype) if allocates else None,
             len(inputs),
             struct.pack(f"={len(inputs) + 1}q", *(array.itemsize for array in (*inputs, out))),
             loaded(artifact)[1],
