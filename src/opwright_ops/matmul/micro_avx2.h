@@ -20,10 +20,6 @@ struct Avx2Tile {
 
 template <class Acc> struct Avx2;
 
-// Whether 32 bytes from `p` lie in one page. Where they do not, masked loads go lane by lane: a processor takes
-// hundreds of cycles for one whose masked lanes may not be read, and QEMU 7.2 reads those all the same.
-inline bool in_one_page(const void* p) { return (reinterpret_cast<std::uintptr_t>(p) & 4095) <= 4096 - 32; }
-
 template <> struct Avx2<double> : Avx2Tile, Widened<double> {
     using Acc = double;
     using Vec = double __attribute__((vector_size(32)));
@@ -45,7 +41,9 @@ template <> struct Avx2<double> : Avx2Tile, Widened<double> {
     static void store(double* p, Vec x) { std::memcpy(p, &x, sizeof x); }
     static Vec load_part(const double* p, int count) {
         Mask lanes_left = mask(count);
-        if (in_one_page(p)) return __builtin_ia32_maskloadpd256(reinterpret_cast<const Vec*>(p), lanes_left);
+        if (in_one_page(p, sizeof(Vec))) {
+            return __builtin_ia32_maskloadpd256(reinterpret_cast<const Vec*>(p), lanes_left);
+        }
         Vec x{};
         asm("vgatherqpd %1, (%2,%3,8), %0"
             : "+&x"(x), "+&x"(lanes_left)
@@ -111,7 +109,9 @@ template <> struct Avx2<float> : Avx2Tile, Widened<float> {
     }
     static Vec load_part(const float* p, int count) {
         Mask lanes_left = mask(count);
-        if (in_one_page(p)) return __builtin_ia32_maskloadps256(reinterpret_cast<const Vec*>(p), lanes_left);
+        if (in_one_page(p, sizeof(Vec))) {
+            return __builtin_ia32_maskloadps256(reinterpret_cast<const Vec*>(p), lanes_left);
+        }
         Vec x{};
         asm("vgatherdps %1, (%2,%3,4), %0"
             : "+&x"(x), "+&x"(lanes_left)

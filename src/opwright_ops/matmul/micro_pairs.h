@@ -34,7 +34,7 @@ template <int Bytes> struct Pairs {
         const auto& at = *reinterpret_cast<const std::int32_t(*)[lanes]>(p);
         if constexpr (Bytes == 64) {
             asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(x) : "m"(at), "Yk"(bits(count)));
-        } else if (Vec lanes_left = mask(count); in_one_page(p)) {
+        } else if (Vec lanes_left = mask(count); in_one_page(p, Bytes)) {
             asm("vpmaskmovd %1, %2, %0" : "=x"(x) : "m"(at), "x"(lanes_left));
         } else {
             asm("vpgatherdd %1, (%2,%3,4), %0"
