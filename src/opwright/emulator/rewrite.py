@@ -355,7 +355,9 @@ class _Rewriter:
             return
         names = {name for scope in self.scopes for name in scope.watched}
         for j in range(opening + 1, self._close(opening)):
-            alone = self._text(self._previous(j)) in ("(", ",") and self._text(self._next(j)) in ",)"
+            alone = (
+                self._text(self._previous(j)) in ("(", ",") and self._text(self._next(j)) in ",)"
+            )
             if self.tokens[j].kind == "name" and self.tokens[j].text in names and alone:
                 self.tokens[j].out = f"::opw::unread({self.tokens[j].text})"
 
