@@ -201,3 +201,12 @@ def test_known_wrong_variants_are_wrong() -> None:
     for name, variant in matmul.wrong.items():
         error = np.abs(variant(a, b) - a @ b).max()
         assert error > 1e-3, name
+
+
+def test_kernels_without_tunables_get_the_defaults_of_those_with() -> None:
+    blocks = (matmul.folder / "blocks.h").read_text()
+    rows = [row for row in matmul.rows if "COLS_64" in row.tune]
+    assert len(rows) == 7
+    for row in rows:
+        for name, value in row.defaults.items():
+            assert f"#define {name} {value}\n" in blocks

@@ -646,6 +646,10 @@ def _products(a: Tracked, b: Tracked) -> _Chain:
         error = error + (left + a.reach) @ b.error
     if a.error.any():
         error = error + a.error @ right
+    # Partial sums may overflow in one order and not in another.
+    largest = a.arithmetic.largest
+    either = (magnitude > largest) & (np.abs(a.value @ b.value) <= largest)
+    error = np.where(either, np.inf, error)
     return _Chain(a.shape[-1], magnitude, error, exact)
 
 

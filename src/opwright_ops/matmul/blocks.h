@@ -3,17 +3,27 @@
 
 #include <cstdint>
 
+// Tunables of matmul's rows; these are the values for kernels that have none.
+#ifndef DEPTH_LINES
+#define DEPTH_LINES 16
+#endif
+#ifndef COLS_64
+#define COLS_64 8
+#endif
+
 namespace gemm {
 
-// `depth` is cut first: a row panel of A (12 x 1 KiB) fits in half of a 32 KiB L1.
-// depth x `cols` is the packed part of B that stays in L2: 512 KiB, half of 1 MiB.
+// `depth` is cut first, `DEPTH_LINES` cache lines of packed terms: a row panel of A (12 x 1 KiB) fits in half
+// of a 32 KiB L1. An even number, so that rows a line further apart spread over all sets of L1.
+// depth x `cols` (`COLS_64` times 64) is the packed part of B that stays in L2: 512 KiB, half of 1 MiB. Of doubles, whose panels
+// are half as wide, half as many columns of as many terms as floats have.
 // `rows` bounds the sums that an output of another type needs beside it (rows x cols, 2 MiB, in L3), and
 // is large enough that packing B again for the next rows costs less than 1 % of using it.
 template <class Packed> struct Blocks {
-    static constexpr std::int64_t depth = 1024 / sizeof(Packed), cols = 512, rows = 1024;
-};
-template <> struct Blocks<double> {
-    static constexpr std::int64_t depth = 256, cols = 256, rows = 1024;
+    static constexpr bool doubles = sizeof(Packed) == 8;
+    static constexpr std::int64_t depth = DEPTH_LINES * 64 / sizeof(Packed) * (doubles ? 2 : 1),
+                                  cols = COLS_64 * (doubles ? 32 : 64), rows = 1024;
+    static_assert(DEPTH_LINES % 2 == 0);
 };
 
 // Up to this many rows, or columns, copying an element of the other operand costs more than it saves.

@@ -78,7 +78,7 @@ template <class Isa, class ElemA, class SourceB, class Out, class Epilogue> clas
     using ElemB = typename SourceB::Element;
     using Block = Blocks<Packed_b>;
     // A line more than a power of two: the rows of a panel do not compete for one set of L1.
-    static constexpr int a_stride = Block::depth + 64 / sizeof(Packed_a);
+    static constexpr int64_t a_stride = Block::depth + 64 / sizeof(Packed_a);
     using Micro = Tile<Isa>;
     using Pack_a = Packer<Isa, ElemA, Packed_a, Isa::flip_a>;
 
@@ -239,7 +239,7 @@ private:
                 return {lines.data, lines.across};
             }
         }
-        Pack_a::rows(lines, height, m_ - row, depth, to, a_stride);
+        Pack_a::rows(lines, height, m_ - row, depth, to, opaque(a_stride));
         return {to, a_stride};
     }
 

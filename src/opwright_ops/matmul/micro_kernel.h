@@ -53,8 +53,9 @@ template <class Elem> struct Widened {
     static constexpr std::uint32_t flip_a = 0;
 };
 
-// Keeps a compiler from rewriting an address: with three strides of A in registers, every fourth row's
-// pointer reaches the next three, where one for each row would not leave enough.
+// Keeps a compiler from knowing a value: it neither rewrites an address (with three strides of A in registers,
+// every fourth row's pointer reaches the next three, where one for each row would not leave enough) nor
+// compiles a function once more for a constant.
 template <class X> X opaque(X x) {
     asm("" : "+r"(x));
     return x;

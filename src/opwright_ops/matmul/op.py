@@ -13,6 +13,8 @@ from opwright import Kernel, T, Tensor, U, V, cdiv, operator
 
 Array = NDArray[Any]
 FLOATS = ["f32", "f64", "bf16", "f16"]
+# Of packed panels (blocks.h): terms, in cache lines of a row of A, and columns of B, in 64s.
+BLOCKS = {"DEPTH_LINES": [16, 8, 24, 32], "COLS_64": [8, 2, 4, 16, 32]}
 
 
 @operator(
@@ -79,6 +81,7 @@ matmul.kernels(
     Kernel(
         "cpu_v4_portable.cpp",
         change="packed panels, 4 x 8 sums in registers, threads",
+        tune=BLOCKS,
         threads=True,
         strided=True,
     ),
@@ -86,6 +89,7 @@ matmul.kernels(
         "cpu_v5_avx2.cpp",
         change="6 x 16 sums in registers, AVX2",
         isa="avx2",
+        tune=BLOCKS,
         threads=True,
         strided=True,
     ),
@@ -93,6 +97,7 @@ matmul.kernels(
         "cpu_v6_avx512.cpp",
         change="12 x 32 sums in registers, AVX-512",
         isa="avx512",
+        tune=BLOCKS,
         threads=True,
         strided=True,
     ),
@@ -101,6 +106,7 @@ matmul.kernels(
         change="dot products of bfloat16 pairs, 32 multiply-adds an instruction",
         isa="avx512_bf16",
         dtypes=["bf16"],
+        tune=BLOCKS,
         threads=True,
         strided=True,
     ),
@@ -109,6 +115,7 @@ matmul.kernels(
         change="dot products of four bytes, 64 multiply-adds an instruction",
         isa="avx512_vnni",
         dtypes=["i8", "u8", "i32"],
+        tune=BLOCKS,
         threads=True,
         strided=True,
     ),
@@ -117,6 +124,7 @@ matmul.kernels(
         change="tiles of 16 x 16 sums, 8192 multiply-adds an instruction, AMX",
         isa="amx_bf16",
         dtypes=["bf16"],
+        tune=BLOCKS,
         threads=True,
         strided=True,
     ),
@@ -125,6 +133,7 @@ matmul.kernels(
         change="tiles of 16 x 16 sums, 16384 multiply-adds an instruction, AMX",
         isa="amx_int8",
         dtypes=["i8", "u8", "i32"],
+        tune=BLOCKS,
         threads=True,
         strided=True,
     ),

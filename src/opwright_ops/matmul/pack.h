@@ -62,8 +62,8 @@ public:
 
     // `height` lines of `depth` terms, rows `stride` apart in `to`, which is written up to the next
     // multiple of `block`, with zeros behind the terms. As many as `there` lines may be read.
-    static void rows(Lines<Elem> lines, int64_t height, int64_t there, int64_t depth, Packed* to,
-                     int64_t stride) {
+    __attribute__((noinline)) static void rows(Lines<Elem> lines, int64_t height, int64_t there, int64_t depth,
+                                               Packed* to, int64_t stride) {
         if (lines.along == 1) {
             for (int64_t i = 0; i < height; ++i) {
                 const Elem* from = lines.data + i * lines.across;
@@ -139,24 +139,27 @@ private:
         }
     }
 
+    // Not inlined: it is long, and the other way, which is short, is.
+    __attribute__((noinline)) static void terms_turned(Lines<Elem> lines, int64_t width, int64_t depth,
+                                                       Packed* to) {
+        const int64_t vectors = ceil_div(width, lanes), row = vectors * block;
+        const int64_t groups = ceil_div(depth, Isa::step) * (Isa::step / group);
+        for (int64_t v = 0; v < vectors; ++v) {
+            for (int64_t q = 0; q < groups; q += lanes) {
+                Words words[lanes];
+                gather_turned(lines.from(v * lanes, q * group), width - v * lanes, depth - q * group,
+                              words);
+                transpose(words);
+                const int64_t count = std::min<int64_t>(lanes, groups - q);
+                for (int64_t i = 0; i < count; ++i) store(to + (q + i) * row + v * block, words[i]);
+            }
+        }
+    }
+
     static void terms(Lines<Elem> lines, int64_t width, int64_t depth, Packed* to) {
         const int64_t vectors = ceil_div(width, lanes), row = vectors * block;
         const int64_t groups = ceil_div(depth, Isa::step) * (Isa::step / group);
-        if (lines.along == 1 && lines.across != 1) {
-            for (int64_t v = 0; v < vectors; ++v) {
-                for (int64_t q = 0; q < groups; q += lanes) {
-                    Words words[lanes];
-                    gather_turned(lines.from(v * lanes, q * group), width - v * lanes,
-                                  depth - q * group, words);
-                    transpose(words);
-                    const int64_t count = std::min<int64_t>(lanes, groups - q);
-                    for (int64_t i = 0; i < count; ++i) {
-                        store(to + (q + i) * row + v * block, words[i]);
-                    }
-                }
-            }
-            return;
-        }
+        if (lines.along == 1 && lines.across != 1) return terms_turned(lines, width, depth, to);
         const int64_t whole = lines.across == 1 ? width / lanes : 0;
         for (int64_t q = 0; q < groups; ++q, to += row) {
             const Lines<Elem> at = lines.from(0, q * group);
@@ -279,6 +282,7 @@ private:
             for (int q = 0; q < lanes; ++q) words[q] = zip(at.from(0, q * group).data, at.along);
             return;
         }
+#pragma GCC unroll 1
         for (int q = 0; q < lanes; ++q) {
             words[q] = zip_part(at.from(0, q * group), lines, terms - q * group);
         }
@@ -286,6 +290,11 @@ private:
 
     // words[i] = the words of line i, whose terms are neighbours.
     static void gather_turned(Lines<Elem> at, int64_t lines, int64_t terms, Words (&words)[lanes]) {
+        if (lines >= lanes && terms >= block) {
+            for (int64_t i = 0; i < lanes; ++i) words[i] = load(at.from(i, 0).data);
+            return;
+        }
+#pragma GCC unroll 1
         for (int64_t i = 0; i < lanes; ++i) {
             words[i] = i < lines ? load(at.from(i, 0).data, terms) : Words{} ^ Flip;
         }

@@ -30,7 +30,7 @@ template <class Out, class Epilogue> struct Thin_out {
 
     // sums[few, count] are those of lines [first, first + count); rows of sums are `stride` apart.
     template <class Acc>
-    void put(const Acc* sums, int64_t stride, int64_t few, int64_t first, int64_t count) const {
+    __attribute__((noinline)) void put(const Acc* sums, int64_t stride, int64_t few, int64_t first, int64_t count) const {
         if (!turned) {
             for (int64_t i = 0; i < few; ++i) {
                 epilogue(sums + i * stride, out + i * n + first, first, count);
@@ -96,10 +96,11 @@ void add_terms(int64_t depth, const typename Isa::Acc* factors, const Elem* line
     }
 }
 
-// Lines that are neighbours: their terms, a few at a time, are added to rows of sums.
+// Lines that are neighbours: their terms, a few at a time, are added to `Few` rows of sums, of which `few`
+// are wanted.
 template <class Isa, int Few, class Elem, class To>
-void thin_neighbours(const typename Isa::Acc* factors, const Lines<Elem>& many, int64_t count, int64_t k,
-                     const To& to) {
+void thin_neighbours(const typename Isa::Acc* factors, int64_t few, const Lines<Elem>& many,
+                     int64_t count, int64_t k, const To& to) {
     using Acc = typename Isa::Acc;
     const int64_t grain = ceil_div(work_per_thread, Few * std::max<int64_t>(k, 1));
     opw::parallel_for(count, ceil_div(grain, 64) * 64, [=](int64_t begin, int64_t end) {
@@ -111,7 +112,7 @@ void thin_neighbours(const typename Isa::Acc* factors, const Lines<Elem>& many, 
                 add_terms<Isa, Few>(std::min(thin_depth, k - p), factors + p * Few,
                                     many.from(j, p).data, many.along, sums, thin_width, cols);
             }
-            to.put(sums, thin_width, Few, j, cols);
+            to.put(sums, thin_width, few, j, cols);
         }
     });
 }
@@ -168,7 +169,6 @@ void dots(const typename Isa::Acc* factors, int64_t few, const Elem* lines, int6
         switch (few - i) {
             case 1: dots<Isa, 1, Count>(factors, lines, across, sums, stride, k); break;
             case 2: dots<Isa, 2, Count>(factors, lines, across, sums, stride, k); break;
-            case 3: dots<Isa, 3, Count>(factors, lines, across, sums, stride, k); break;
             default: dots<Isa, 4, Count>(factors, lines, across, sums, stride, k);
         }
     }
@@ -176,23 +176,23 @@ void dots(const typename Isa::Acc* factors, int64_t few, const Elem* lines, int6
 
 // Lines whose terms are neighbours: dot products.
 template <class Isa, class Elem, class To>
-void thin_dots(const typename Isa::Acc* factors, int64_t few, const Lines<Elem>& many, int64_t count,
-               int64_t k, const To& to) {
+void thin_dots(const typename Isa::Acc* factors, int64_t held, int64_t few, const Lines<Elem>& many,
+               int64_t count, int64_t k, const To& to) {
     using Acc = typename Isa::Acc;
     constexpr int64_t piece = 64;
     constexpr int together = dot_lines<Isa>;
     const int64_t grain = ceil_div(work_per_thread, few * std::max<int64_t>(k, 1));
     opw::parallel_for(count, grain, [=](int64_t begin, int64_t end) {
-        Acc sums[std::max(few_rows, few_cols) * piece];
+        Acc sums[(std::max(few_rows, few_cols) + 1) * piece];
         for (int64_t j = begin; j < end; j += piece) {
             const int64_t lines = std::min(piece, end - j);
             int64_t i = 0;
             for (; i + together <= lines; i += together) {
-                dots<Isa, together>(factors, few, many.from(j + i, 0).data, many.across, sums + i, piece,
+                dots<Isa, together>(factors, held, many.from(j + i, 0).data, many.across, sums + i, piece,
                                     k);
             }
             for (; i < lines; ++i) {
-                dots<Isa, 1>(factors, few, many.from(j + i, 0).data, 0, sums + i, piece, k);
+                dots<Isa, 1>(factors, held, many.from(j + i, 0).data, 0, sums + i, piece, k);
             }
             to.put(sums, piece, few, j, lines);
         }
@@ -207,25 +207,27 @@ bool thin(const Lines<ElemX>& x, int64_t few, const Lines<ElemY>& y, int64_t cou
     using Acc = typename Isa::Acc;
     const bool dots = y.along == 1;
     if (!dots && y.across != 1) return false;
-    Acc* factors = scratch<Acc>(few * k);
-    for (int64_t i = 0; i < few; ++i) {
+    // Three lines have one of zeros beside them, and any odd number for dot products, instead of kernels of
+    // their own.
+    const int64_t held = few == 3 || (dots && few > 1) ? ceil_div(few, 2) * 2 : few;
+    Acc* factors = scratch<Acc>(held * k);
+    for (int64_t i = 0; i < held; ++i) {
         for (int64_t p = 0; p < k; ++p) {
-            factors[dots ? i * k + p : p * few + i] = static_cast<Acc>(*x.from(i, p).data);
+            factors[dots ? i * k + p : p * held + i] = i < few ? static_cast<Acc>(*x.from(i, p).data) : 0;
         }
     }
     if (dots) {
-        thin_dots<Isa>(factors, few, y, count, k, to);
-    } else {
-        switch (few) {
-            case 1: thin_neighbours<Isa, 1>(factors, y, count, k, to); break;
-            case 2: thin_neighbours<Isa, 2>(factors, y, count, k, to); break;
-            case 3: thin_neighbours<Isa, 3>(factors, y, count, k, to); break;
-            case 4: thin_neighbours<Isa, 4>(factors, y, count, k, to); break;
-            case 5: thin_neighbours<Isa, 5>(factors, y, count, k, to); break;
-            case 6: thin_neighbours<Isa, 6>(factors, y, count, k, to); break;
-            case 7: thin_neighbours<Isa, 7>(factors, y, count, k, to); break;
-            default: thin_neighbours<Isa, 8>(factors, y, count, k, to);
-        }
+        thin_dots<Isa>(factors, held, few, y, count, k, to);
+        return true;
+    }
+    switch (held) {
+        case 1: thin_neighbours<Isa, 1>(factors, few, y, count, k, to); break;
+        case 2: thin_neighbours<Isa, 2>(factors, few, y, count, k, to); break;
+        case 4: thin_neighbours<Isa, 4>(factors, few, y, count, k, to); break;
+        case 5: thin_neighbours<Isa, 5>(factors, few, y, count, k, to); break;
+        case 6: thin_neighbours<Isa, 6>(factors, few, y, count, k, to); break;
+        case 7: thin_neighbours<Isa, 7>(factors, few, y, count, k, to); break;
+        default: thin_neighbours<Isa, 8>(factors, few, y, count, k, to);
     }
     return true;
 }

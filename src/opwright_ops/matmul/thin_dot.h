@@ -20,37 +20,37 @@ namespace gemm {
 constexpr int64_t few_dot_rows = 16, few_dots = 4;
 
 // Columns that are worked on at a time: 16 x 2048 sums are 128 KiB of L2. Rows of B are prefetched so many
-// elements ahead, `Depth` of them at a time: 8 for a few rows, which wait for memory alone, else 32, so that
+// elements ahead, 8 or 32 of them at a time: 8 for a few rows, which wait for memory alone, else 32, so that
 // sums are loaded and stored once for 32 terms. (bf16, 4096 x 4096, one thread: 1 row 1.84 and 2.15 ms, 8
 // rows 3.78 and 3.29, 16 rows 11.7 and 4.9.)
-constexpr int64_t dot_sums = 32768, dot_width = 4096, dot_ahead = 64;
+constexpr int64_t dot_sums = 32768, dot_width = 4096, dot_ahead = 64, dot_depth = 32;
 
-// A few rows of A against columns of B that are neighbours: for `Depth` terms and as many columns as a
+// A few rows of A against columns of B that are neighbours: for `depth` terms and as many columns as a
 // tile has, the micro-kernel adds to rows of sums, from a panel that never leaves L1.
-template <class Isa, int Depth, class ElemA, class ElemB, class To>
+template <class Isa, class ElemA, class ElemB, class To>
 void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b, int64_t n, int64_t k,
                        const To& to) {
     using Acc = typename Isa::Acc;
     using Packed_a = typename Isa::Packed_a;
     using Packed_b = typename Isa::Packed_b;
     using Pack_a = Packer<Isa, ElemA, Packed_a, Isa::flip_a>;
-    constexpr int64_t depth = Depth;
-    constexpr int stride = std::max<int>(depth, Pack_a::block);
+    constexpr int64_t stride = std::max<int64_t>(dot_depth, Pack_a::block);
     using Micro = Tile<Isa>;
-    static_assert(depth % Isa::step == 0);
+    static_assert(8 % Isa::step == 0);
 
+    const int64_t depth = few <= few_dots ? 8 : dot_depth;
     const int64_t chunks = ceil_div(k, depth);
     Packed_a* packed = scratch<Packed_a>(std::max<int64_t>(1, chunks) * few * stride);
     for (int64_t c = 0; c < chunks; ++c) {
         const int64_t terms = std::min(depth, k - c * depth);
-        Pack_a::rows(a.from(0, c * depth), few, few, terms, packed + c * few * stride, stride);
+        Pack_a::rows(a.from(0, c * depth), few, few, terms, packed + c * few * stride, opaque(stride));
     }
     const int64_t width = std::min(dot_width, dot_sums / few / 64 * 64);
     const int64_t parts = ceil_div(few, Isa::rows);
     const int64_t grain = ceil_div(work_per_thread, few * std::max<int64_t>(k, 1));
     opw::parallel_for(n, ceil_div(grain, 64) * 64, [=](int64_t begin, int64_t end) {
         alignas(64) Acc sums[dot_sums];
-        alignas(64) Packed_b panel[(depth + Isa::group) * Micro::cols];
+        alignas(64) Packed_b panel[(dot_depth + Isa::group) * Micro::cols];
         for (int64_t j = begin; j < end; j += width) {
             const int64_t cols = std::min(width, end - j);
             if (k == 0) std::fill_n(sums, few * width, Acc{0});
@@ -90,11 +90,11 @@ template <class Acc, class Vec> Acc sum_of_lanes(Vec x) {
     return static_cast<Acc>(each[0]);
 }
 
-// `Few` lines, packed `stride` apart, against many whose terms are neighbours, loaded straight into the
-// instruction. `turned`: the many are rows of A, else columns of B.
+// `few` lines, packed `stride` apart, of which the registers hold `Few`, against many whose terms are
+// neighbours, loaded straight into the instruction. `Turned`: the many are rows of A, else columns of B.
 template <class Isa, int Few, bool Turned, class Elem, class To>
-void few_lines_of_dots(const void* packed, int64_t stride, const Lines<Elem>& many, int64_t count,
-                       int64_t k, const To& to) {
+void few_lines_of_dots(const void* packed, int64_t few, int64_t stride, const Lines<Elem>& many,
+                       int64_t count, int64_t k, const To& to) {
     using Acc = typename Isa::Acc;
     using Vec = typename Isa::Vec;
     using Packed_few = std::conditional_t<Turned, typename Isa::Packed_b, typename Isa::Packed_a>;
@@ -102,7 +102,7 @@ void few_lines_of_dots(const void* packed, int64_t stride, const Lines<Elem>& ma
     using Pack = Packer<Isa, Elem, Packed_many, Turned ? Isa::flip_a : 0>;
     constexpr int chains = Few == 1 ? 8 : Few == 2 ? 4 : 2;  // 8 sums in flight hide the latency
     constexpr int64_t block = Pack::block, at_once = 64;
-    const auto* few = static_cast<const Packed_few*>(packed);
+    const auto* factors = static_cast<const Packed_few*>(packed);
     const int64_t grain = ceil_div(work_per_thread, Few * std::max<int64_t>(k, 1));
     opw::parallel_for(count, grain, [=](int64_t begin, int64_t end) {
         Acc sums[Few * at_once];
@@ -116,14 +116,14 @@ void few_lines_of_dots(const void* packed, int64_t stride, const Lines<Elem>& ma
 #pragma GCC unroll 4
                     for (int f = 0; f < Few; ++f) {
                         if constexpr (Turned) {
-                            const auto other = Isa::words(few + f * stride + p);
+                            const auto other = Isa::words(factors + f * stride + p);
                             part[f][chain] = Isa::dot(words, other, part[f][chain]);
                             if constexpr (Isa::head) {
                                 added[f] = Isa::dot(Vec{} + Isa::flip_a, other, added[f]);
                             }
                         } else {
                             typename Pack::Words other;
-                            std::memcpy(&other, few + f * stride + p, sizeof other);
+                            std::memcpy(&other, factors + f * stride + p, sizeof other);
                             part[f][chain] = Isa::dot(other, words, part[f][chain]);
                         }
                     }
@@ -145,7 +145,7 @@ void few_lines_of_dots(const void* packed, int64_t stride, const Lines<Elem>& ma
                     sums[f * at_once + line] = sum_of_lanes<Acc>(part[f][0]);
                 }
             }
-            to.put(sums, at_once, Few, first, lines);
+            to.put(sums, at_once, few, first, lines);
         }
     });
 }
@@ -156,13 +156,14 @@ void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>&
     using Packed_few = std::conditional_t<Turned, typename Isa::Packed_b, typename Isa::Packed_a>;
     using Pack = Packer<Isa, ElemF, Packed_few, Turned ? 0 : Isa::flip_a>;
     const int64_t stride = std::max<int64_t>(1, ceil_div(k, Pack::block)) * Pack::block;
-    Packed_few* packed = scratch<Packed_few>(few * stride);
+    const int64_t held = few == 3 ? 4 : few;  // one of zeros, not a kernel more
+    Packed_few* packed = scratch<Packed_few>(held * stride);
     Pack::rows(few_lines, few, few, k, packed, stride);
-    switch (few) {
-        case 1: return few_lines_of_dots<Isa, 1, Turned>(packed, stride, many, count, k, to);
-        case 2: return few_lines_of_dots<Isa, 2, Turned>(packed, stride, many, count, k, to);
-        case 3: return few_lines_of_dots<Isa, 3, Turned>(packed, stride, many, count, k, to);
-        default: return few_lines_of_dots<Isa, 4, Turned>(packed, stride, many, count, k, to);
+    std::fill_n(packed + few * stride, (held - few) * stride, Packed_few{});
+    switch (held) {
+        case 1: return few_lines_of_dots<Isa, 1, Turned>(packed, few, stride, many, count, k, to);
+        case 2: return few_lines_of_dots<Isa, 2, Turned>(packed, few, stride, many, count, k, to);
+        default: return few_lines_of_dots<Isa, 4, Turned>(packed, few, stride, many, count, k, to);
     }
 }
 
@@ -170,17 +171,15 @@ void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>&
 template <class Isa, class ElemA, class ElemB, class Out, class Epilogue>
 bool thin_dot(const Lines<ElemA>& a, const Lines<ElemB>& b, Out* out, int64_t m, int64_t n, int64_t k,
               const Epilogue& epilogue) {
-    if (m <= few_dots && b.along == 1) {
-        few_dots_of<Isa, false>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
+    if (m <= few_rows && b.along == 1) {
+        for (int64_t i = 0; i < m; i += few_dots) {
+            few_dots_of<Isa, false>(a.from(i, 0), std::min(few_dots, m - i), b, n, k,
+                                    Thin_out<Out, Epilogue>{out + i * n, n, false, epilogue});
+        }
     } else if (n <= few_dots && a.along == 1) {
         few_dots_of<Isa, true>(b, n, a, m, k, Thin_out<Out, Epilogue>{out, n, true, epilogue});
     } else if (m <= few_dot_rows && b.across == 1) {
-        const Thin_out<Out, Epilogue> to{out, n, false, epilogue};
-        if (m <= few_dots) {
-            few_rows_of_tiles<Isa, 8>(a, m, b, n, k, to);
-        } else {
-            few_rows_of_tiles<Isa, 32>(a, m, b, n, k, to);
-        }
+        few_rows_of_tiles<Isa>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
     } else {
         return false;
     }
