@@ -141,6 +141,14 @@ def test_other_libraries_share_their_memory() -> None:
     out = torch.zeros(2)
     assert threshold_activation(x, 1.0, 2.0, 0.5, out=out) is out
     np.testing.assert_allclose(out.numpy(), [np.tanh(-1.0), 4.5], atol=1e-6)
+    # bfloat16 too, strided, of which NumPy knows nothing; 3.140625 is pi in its 8 bits.
+    pi = torch.full((3, 2), 3.14159, dtype=torch.bfloat16).T
+    halves = torch.empty(2, 2, dtype=torch.bfloat16)
+    assert matmul(pi, torch.eye(3, 2, dtype=torch.bfloat16), out=halves) is halves
+    assert halves.tolist() == [[3.140625, 3.140625], [3.140625, 3.140625]]
+    assert matmul(pi, pi.T).dtype == ml_dtypes.bfloat16
+    with pytest.raises(DTypeError, match="require gradient"):
+        matmul(pi.clone().requires_grad_(), pi.T)
     buffer = array.array("f", [3.0, 4.0])
     np.testing.assert_array_equal(threshold_activation(buffer, 1.0, 1.0, 0.0), [3, 4])
 
