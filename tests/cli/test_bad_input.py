@@ -150,7 +150,7 @@ def test_unknown_names_get_the_nearest(command: str, name: str, hint: str) -> No
     ("options", "hint"),
     [
         (["--dtype", "f23"], "no dtype named 'f23' in matmul; did you mean f32"),
-        (["--dtype", "i8"], "matmul is not declared for i8; T can be bf16, f16, f32, f64"),
+        (["--dtype", "u8"], "--dtype u8 selects none of f32; f64; bf16; f16; T=i8,U=i8,V=i32"),
         (["--shape", "m=1,n=1,l=1"], "no dimension named 'l' in matmul"),
         (["--shape", "m=1,n=1"], "no size given for k"),
         (["--shape", "m=1,n=1,k=-1"], "'-1' is no size"),

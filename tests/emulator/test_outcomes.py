@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from emulated import PROGRAMS, Program, one
+
+from opwright.emulator.driver import emulate
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +60,23 @@ def test_a_program_that_was_stopped(outcomes: Program) -> None:
     run = outcomes.run("stop", time_limit=0.5)
     assert run.exit_code == 124
     assert "not finished after 0.5 s" in one(list(run.findings), "time-limit").message
+
+
+@pytest.mark.parametrize(("mebibytes", "found"), [(20, 0), (21, 1), (200_000, 0)])
+def test_memory_that_only_the_host_lacks_is_told(
+    mebibytes: int, found: int, tmp_path: Path
+) -> None:
+    """A tenth of 200 MiB is the device's; an H200 has 141 GB, so that 200,000 MiB is too much."""
+    source = tmp_path / "a.cu"
+    source.write_text(
+        "int main() {\n"
+        "    void* memory = nullptr;\n"
+        f"    if (cudaMalloc(&memory, {mebibytes}ull << 20)) return 0;\n"
+        "    cudaFree(memory);\n"
+        "}\n"
+    )
+    run = emulate([source], memory_limit=200 << 20)
+    assert [(f.kind, f.line) for f in run.findings] == [("host-memory-limit", 3)] * found
+    for finding in run.findings:
+        assert "20.0 MiB" in finding.message
+        assert "--memory" in finding.message

@@ -105,6 +105,20 @@ def test_bias_goes_with_its_column(
     np.testing.assert_allclose(got, expected, rtol=near, atol=1e-5)
 
 
+def test_a_packed_w_takes_its_place() -> None:
+    # Two blocks of terms, panels that are not whole; sums of whole numbers are exact.
+    m, n, k = 13, 70, 300
+    random = np.random.default_rng(5)
+    x, w = (random.integers(-2, 3, s).astype(np.float32) for s in ((m, k), (n, k)))
+    bias = np.arange(n, dtype=np.float32) - 30
+    packed = linear.pack(w)
+    y = x.astype(np.float64) @ w.astype(np.float64).T + bias
+    np.testing.assert_array_equal(linear(x, packed, bias), y)
+    expected = np.asarray(activated(y, "gelu"), np.float64)
+    got = linear(x, packed, bias, activation="gelu")
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-5)
+
+
 def test_the_coefficients_are_those_fitted() -> None:
     assert (linear.folder / "normal_coefficients.h").read_text() == fit_normal.header()
 

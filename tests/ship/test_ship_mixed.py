@@ -137,3 +137,49 @@ for other, out in (
         "batched: out has 0 leading dimensions; those of the inputs broadcast to 1",
         "batched: the leading dimensions of a and out do not broadcast: 2 and 1",
     ]
+
+
+COUNTING = """
+extern "C" void stacked(const T* a, const U* b, V* out, int64_t m, int64_t n, int64_t k) {
+    for (int64_t i = 0; i < m * n; ++i) out[i] = V(m);
+}
+"""
+
+
+def test_items_that_share_all_else_are_one_with_more_rows(tmp_path: Path) -> None:
+    """A kernel that gives the number of rows it is called with; and one that is told strides."""
+    folder = write_operator(tmp_path / "stacked", "stacked", COUNTING)
+    text = (folder / "op.py").read_text()
+    text = text.replace('"f32", "f64", "bf16", "i8 i8 i32"', '"f32", "f64"')
+    text = text.replace('change="three loops"', 'change="rows", dtypes=["f64"]')
+    (folder / "op.py").write_text(text.replace("strided=True,", 'strided=True, dtypes=["f32"],'))
+    strided = (folder / "cpu_v2.cpp").read_text()
+    strided = strided.replace("out[i * n + j] = V(y);", "out[i * n + j] = V(m);")
+    (folder / "cpu_v2.cpp").write_text(strided)
+    words = ("--out", str(tmp_path / "out"), "--name", "mine", "--verify", "none")
+    code, said = opwright("ship", str(folder), *words)
+    assert code == 0, said
+    (wheel,) = (tmp_path / "out" / "python").glob("*.whl")
+    shutil.unpack_archive(wheel, tmp_path / "site", "zip")
+    code_text = """
+import mine, numpy as np
+for dtype in (np.float64, np.float32):
+    one = lambda *shape: np.ones(shape, dtype)
+    rows = []
+    for x, y in (
+        (one(4, 6), one(6, 5)),
+        (one(2, 3, 4, 6), one(6, 5)),
+        (one(9, 1, 6), one(1, 6, 5)),
+        (one(3, 2, 4, 6), one(3, 1, 6, 5)),
+        (one(3, 4, 6), one(3, 6, 5)),
+        (one(1, 4, 6), one(3, 6, 5)),
+        (np.broadcast_to(one(4, 6), (3, 4, 6)), one(6, 5)),
+        (one(3, 8, 6)[:, ::2], one(6, 5)),
+        (one(3, 7, 6)[:, ::2], one(6, 5)),
+        (one(3, 7, 6)[:, -1:], one(6, 5)),
+    ):
+        rows += set(mine.stacked(x, y).ravel().tolist())
+    print(*map(int, rows))
+"""
+    lines = python(code_text, env={"PYTHONPATH": str(tmp_path / "site")}).splitlines()
+    assert lines == ["4 24 9 8 4 4 12 12 12 3", "4 24 9 8 4 4 4 12 4 3"]

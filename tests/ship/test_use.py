@@ -117,7 +117,8 @@ print(fastops.active(), c.tolist(), fastops.last_variant()[2])
 """
     said = python(code, env={"PYTHONPATH": str(tmp_path)}).splitlines()
     assert said[0] == "ValueError matmul: k is 3 in a and 2 in b; they must be the same"
-    assert said[1].startswith("TypeError matmul: b is f64 (float64) and should be f32")
+    assert said[1].startswith("TypeError matmul: no variant is for these element types: a is f32 ")
+    assert "b is f64" in said[1] and "there are: f32; f64; bf16" in said[1]
     assert said[2] == "TypeError matmul has no attribute gamma"
     assert said[3].startswith("TypeError element type >f4")
     assert said[4].startswith("ValueError matmul: m is ")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,11 @@ import torch
 import opwright.torch as owt
 from mixed_operators import write_operator
 from opwright.catalog.find import load_folder
+from opwright.dispatch.choose import choose
 from opwright.spec.errors import ShapeError, UnknownNameError
+from opwright.spec.operator import parse_dtypes
 from opwright.torch.registration import registered
+from opwright_ops import matmul
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +48,37 @@ def test_values_shapes_and_gradients_are_those_of_torch(batched: Any, a: Any, b:
     ((theirs[0] @ theirs[1]) * weights).sum().backward()
     for own, torchs in zip(ours, theirs, strict=True):
         assert own.grad is not None and torch.equal(own.grad, torchs.grad)
+
+
+def test_items_that_share_all_else_are_one_product(tmp_path: Path) -> None:
+    spec = load_folder(write_operator(tmp_path / "stacked", "stacked"))
+    stacked = owt.register(spec, namespace="owt_batched")
+    x, y = whole(2, 3, 4, 5), whole(5, 6)
+    assert torch.equal(stacked(x, y), x @ y)
+    dtypes = parse_dtypes(spec.signature, "f32")[0]
+    library = ctypes.CDLL(str(choose(spec, "", dtypes, {"m": 24, "n": 6, "k": 5}).artifact.path))
+    count = ctypes.c_int64.in_dll(library, "stacked_calls")
+    for a, b, calls in (
+        (x, y, 1),
+        (x[:, :, -1:], y, 1),
+        (x[:, :, ::2], y, 1),
+        (x, whole(3, 5, 6), 6),
+        (x[:, :, 1:], y, 6),
+    ):
+        count.value = 0
+        assert torch.equal(stacked(a, b), a @ b)
+        assert count.value == calls, a.shape
+
+
+def test_matmul_of_items_has_the_gradients_of_torch() -> None:
+    product = owt.register(matmul)
+    for a, b in (((2, 3, 4, 5), (5, 6)), ((2, 0, 5), (5, 6)), ((2, 3, 0), (0, 6))):
+        ours = [whole(*shape).requires_grad_() for shape in (a, b)]
+        theirs = [t.detach().clone().requires_grad_() for t in ours]
+        product(*ours).square().sum().backward()
+        (theirs[0] @ theirs[1]).square().sum().backward()
+        for own, torchs in zip(ours, theirs, strict=True):
+            assert own.grad is not None and torch.equal(own.grad, torchs.grad)
 
 
 def test_under_vmap_and_gradcheck(batched: Any) -> None:

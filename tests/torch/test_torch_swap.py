@@ -13,7 +13,7 @@ from torch import nn
 import opwright.torch as owt
 from opwright.spec.errors import UsageError
 from opwright.torch.swapping import distance, outputs
-from opwright_ops import matmul, threshold_activation
+from opwright_ops import linear, matmul, threshold_activation
 
 Own = Callable[[str], tuple[Any, Any]]
 
@@ -128,16 +128,42 @@ def test_a_function_is_replaced_under_all_its_names(model: Blocks, own: Own) -> 
 def test_an_operator_replaces_products_by_all_their_names() -> None:
     class Products(nn.Module):
         def forward(self, a: torch.Tensor, b: torch.Tensor) -> Any:
-            return a @ b, torch.matmul(a, b), a.matmul(b), torch.matmul(a[None], b)
+            return a @ b, torch.matmul(a, b), a.matmul(b), torch.matmul(a[0, 0], b)
 
     model = owt.swap(Products(), {torch.matmul: matmul})
-    a, b = torch.randn(3, 4), torch.randn(4, 5)
-    for got in model(a, b):
-        torch.testing.assert_close(got, (a @ b).reshape(got.shape))
+    a, b = torch.randn(2, 3, 4), torch.randn(4, 5)
+    with owt.audit() as audit:
+        *several, vector = model(a, b)
+    for got in several:
+        torch.testing.assert_close(got, a @ b)
+    torch.testing.assert_close(vector, a[0, 0] @ b)
+    (row,) = (r for r in audit.rows if r.operator == "opwright::matmul")
+    assert (row.calls, row.shapes, row.flops) == (3, ((2, 3, 4), (4, 5)), 2 * 2 * 3 * 4 * 5)
     report = owt.report(model)
     assert report.replaced[0].where == "matmul, 3 calls so far"
-    (kept,) = report.kept  # a batch of matrices has no kernel, which is said and not hidden
-    assert kept.where == "matmul, 1 calls so far" and "3 dimensions" in kept.reason
+    (kept,) = report.kept  # a vector has no kernel, which is said and not hidden
+    assert kept.where == "matmul, 1 calls so far" and "1 dimensions" in kept.reason
+
+
+def test_a_linear_layer_calls_an_operator_in_the_place_of_its_function() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    x = torch.randn(2, 4, 6)
+    expected = model(x)
+    with pytest.raises(UsageError, match="would not get its weight and bias: replace the function"):
+        owt.swap(model, {nn.Linear: linear})
+    owt.swap(model, {nn.functional.linear: linear})
+    with owt.audit() as audit:
+        got = model(x)
+    torch.testing.assert_close(got, expected)
+    rows = [r for r in audit.rows if r.operator == "opwright::linear"]
+    assert {r.shapes for r in rows} == {((2, 4, 6), (5, 6), (5,)), ((2, 4, 5), (3, 5), (3,))}
+    got.sum().backward()
+    ours = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    expected.sum().backward()
+    for own, p in zip(ours, model.parameters(), strict=True):
+        torch.testing.assert_close(own, p.grad)
 
 
 def test_calls_an_operator_has_no_kernel_for_are_reported(own: Own) -> None:

@@ -35,11 +35,9 @@ class Profile:
         return self.values.get(key)
 
     def environment(self, memory_limit: int) -> str:
-        """The numbers the run-time needs, with memory bounded by what the host can give."""
+        """The numbers the run-time needs; ``memory_limit`` is bytes of the host's that it may take."""
         numbers = {key: value for key, value in self.values.items() if not isinstance(value, tuple)}
-        memory = numbers.get("memory_bytes", float(memory_limit))
-        # The checks keep up to nine bytes for each of the device's.
-        numbers["memory_bytes"] = min(memory, float(memory_limit) / 10)
+        numbers["host_memory_bytes"] = float(memory_limit)
         return f"name={self.title.replace(';', ',')};" + ";".join(
             f"{k}={v:.0f}" for k, v in numbers.items()
         )

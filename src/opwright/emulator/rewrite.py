@@ -42,6 +42,12 @@ _DEVICE_FUNCTIONS = {
     "memcpy": "::opw::copy_bytes",
     "memmove": "::opw::move_bytes",
     "memset": "::opw::set_bytes",
+    # The library's own write what they are given pointers to without being traced.
+    **{
+        f"{name}{suffix}": f"::opw::{name}"
+        for name in ("sincos", "modf", "frexp", "remquo")
+        for suffix in ("", "f")
+    },
 }
 _ATTRIBUTES = {
     "__align__",
@@ -65,6 +71,12 @@ _NO_DECLARATION = re.compile(
 
 
 _WRITTEN_ARRAY = re.compile(r"[A-Za-z_][\w:<>, ]*[\w>][ *]+[A-Za-z_]\w* ?\[[^=;{]*[={]")
+# The same without brackets: at least two words, of which none names a class that is yet to come.
+_LOCAL_SCALARS = re.compile(
+    r"(?!(?:struct|class|union|enum) \w+$|else |do )"
+    r"[A-Za-z_](?:[\w<>, ]|::)*(?:[\w>] |[\w>] ?[*][* ]*)[A-Za-z_]\w*(?:[ ,=].*)?"
+)
+_SHUFFLE = re.compile(r"(?:__)?shfl(?:_\w+)?")
 _DECLARED_CONDITION = re.compile(r"(?:const )?[A-Za-z_][\w:<>]*[ *&]+[A-Za-z_]\w* ?(?:=[^=]|\{)")
 
 
@@ -93,6 +105,7 @@ class _Scope:
     kind: str  # namespace, class, function, block, or value: the braces of an initialiser
     device: bool = False
     brace: int = -1  # the token that opens it
+    watched: list[str] = field(default_factory=list)  # scalars that begin without a value
 
 
 @dataclass
@@ -132,7 +145,7 @@ class _Rewriter:
                 if not self.scopes or self.scopes.pop().kind != "value":
                     statement = i + 1
             elif t.text == ";":
-                self._local_arrays(i, statement)
+                self._locals(i, statement)
                 statement = i + 1
             i += 1
         return f'#line 1 "{self.path}"\n' + "".join(t.out for t in self.tokens)
@@ -274,7 +287,9 @@ class _Rewriter:
     def _branch(self, i: int) -> None:
         """Let a condition tell which way each thread goes, unless all go the same way."""
         opening = self._next(i)
-        if self._text(opening) != "(" or i in self.known.loops:
+        watched = self._watched_in_loop() if self.tokens[i].text != "if" else []
+        known = i in self.known.loops
+        if self._text(opening) != "(" or (known and not watched):
             return  # also "if constexpr"
         close = self._close(opening)
         stops = [opening]
@@ -288,10 +303,24 @@ class _Rewriter:
         if self.tokens[i].text == "for" and len(stops) != 3:
             return  # over a range
         code = self._code(first + 1, last)
-        if not code or _DECLARED_CONDITION.match(code):
+        if (not code and not watched) or _DECLARED_CONDITION.match(code):
             return
-        self.tokens[first].out += " OPW_BRANCH("
+        self.tokens[first].out += " (" if known or not code else " OPW_BRANCH("
+        if watched:
+            # The compiler would read them once before the loop, whether the loop does or not.
+            self.tokens[first].out += f"::opw::keep({', '.join(watched)}), "
+            if not code:
+                self.tokens[first].out += "true"
         self.tokens[last].out = ")" + self.tokens[last].out
+
+    def _watched_in_loop(self) -> list[str]:
+        """Watched scalars that the block around a loop mentions."""
+        names = {name for scope in self.scopes for name in scope.watched}
+        brace = self.scopes[-1].brace
+        if not names or brace < 0:
+            return []
+        texts = {t.text for t in self.tokens[brace : self._close(brace)] if t.kind == "name"}
+        return sorted(names & texts)
 
     def _device_name(self, i: int) -> None:
         t = self.tokens[i]
@@ -301,6 +330,8 @@ class _Rewriter:
         if t.text in ("try", "throw"):
             raise UnsupportedError(self.path, t.line, "device code has no exceptions")
         if self._text(before) in (".", "->"):
+            if _SHUFFLE.fullmatch(t.text):
+                self._shuffled(i)
             return
         if t.text in _DEVICE_FUNCTIONS and self._text(self._next(i)) == "(":
             if self._text(before) == "::":
@@ -308,12 +339,27 @@ class _Rewriter:
                     self.tokens[self._previous(before)].out = ""
                 self.tokens[before].out = ""
             t.out = _DEVICE_FUNCTIONS[t.text]
+        elif _SHUFFLE.fullmatch(t.text):
+            self._shuffled(i)
         elif t.text in self.globals:
             function = next(s for s in self.scopes if s.device)
             used = self.injected.setdefault(function.brace, set())
             if t.text not in used:
                 used.add(t.text)
                 self.tokens[function.brace].out += " " + self.globals[t.text]
+
+    def _shuffled(self, i: int) -> None:
+        """Lanes from which nobody takes a value may hand over one that was never written."""
+        opening = self._next(i)
+        if self._text(opening) != "(":
+            return
+        names = {name for scope in self.scopes for name in scope.watched}
+        for j in range(opening + 1, self._close(opening)):
+            alone = (
+                self._text(self._previous(j)) in ("(", ",") and self._text(self._next(j)) in ",)"
+            )
+            if self.tokens[j].kind == "name" and self.tokens[j].text in names and alone:
+                self.tokens[j].out = f"::opw::unread({self.tokens[j].text})"
 
     def _strip_cast(self, i: int) -> None:
         """``cudaLaunchKernel((void*)k, ...)``: the cast would hide the parameters' types."""
@@ -541,28 +587,85 @@ class _Rewriter:
             f"*static_cast<opw_type_{name}*>(::opw::shared(&opw_slot_{name}));"
         )
 
-    def _local_arrays(self, end: int, statement: int) -> None:
-        """Announce the arrays that a statement in device code declares without a value."""
+    def _locals(self, end: int, statement: int) -> None:
+        """Announce the variables that a statement in device code declares without a value.
+
+        Those are arrays, scalars that are not surely assigned before anything else is done with
+        them, and arrays with a value that lie in local memory, whose traffic is counted.
+        """
         if not self._in_device or self.scopes[-1].kind == "class":
             return
         code = self._code(statement, end)
+        if _NO_DECLARATION.search(code):
+            return
         written = not _LOCAL_ARRAY.fullmatch(code)
-        if _NO_DECLARATION.search(code) or (written and not _WRITTEN_ARRAY.match(code)):
+        array = not written or bool(_WRITTEN_ARRAY.match(code))
+        if not array and not _LOCAL_SCALARS.fullmatch(code):
             return
         first = statement
         while not self._is_code(first):
             first += 1
         declared = self._declaration(first, end)
         for _, name, suffix in declared[2] if declared else ():
-            indexed = self.known.arrays.get(name, False)
-            if "[" in suffix and (indexed or not written):
+            at = next(j for j in range(first, end) if self._text(j) == name)
+            if "[" in suffix:
+                indexed = self.known.arrays.get(name, False)
+                if not indexed and written:
+                    continue
                 facts = f"{str(indexed).lower()}, {str(written).lower()}"
-                at = next(j for j in range(first, end) if self._text(j) == name)
-                self.tokens[at].out = f"OPW_ARRAY({name})"
-                self.tokens[end].out += (
-                    f" OPW_HIDDEN({name}) ::opw::LocalArray opw_local_{name}"
-                    f'({name}, sizeof({name}), "{name}", {facts});'
-                )
+                made = f'LocalArray opw_local_{name}({name}, sizeof({name}), "{name}", {facts})'
+            elif self._text(self._next(at)) in (",", ";") and not self._assigned(name, end):
+                made = f'LocalScalar opw_local_{name}({name}, "{name}")'
+            else:
+                continue
+            if self._jumped_over():
+                return
+            if "[" not in suffix:
+                self.scopes[-1].watched.append(name)
+            self.tokens[at].out = f"OPW_ARRAY({name})"
+            self.tokens[end].out += f" OPW_HIDDEN({name}) ::opw::{made};"
+
+    def _jumped_over(self) -> bool:
+        """Whether labels stand in this block, past which nothing with a constructor may be."""
+        before = self._previous(self.scopes[-1].brace)
+        if self._text(before) == ")":
+            before = self._previous(self._opening(before))
+        function = next(s for s in self.scopes if s.device)
+        body = range(function.brace, self._close(function.brace))
+        return self._text(before) == "switch" or any(self._text(j) == "goto" for j in body)
+
+    def _assigned(self, name: str, end: int) -> bool:
+        """Whether a variable, declared up to ``end``, gets its value before it is mentioned."""
+        brackets: list[int] = []
+        j = self._next(end)
+        while j < len(self.tokens):
+            text = self._text(j)
+            if self.tokens[j].kind == "mark" and text in _OPEN:
+                brackets.append(j)
+            elif self.tokens[j].kind == "mark" and text in (")", "]", "}"):
+                if not brackets:
+                    return True  # never mentioned
+                brackets.pop()
+            elif text == name and self._text(self._previous(j)) not in (".", "->"):
+                break
+            j = self._next(j)
+        if self._text(self._next(j)) != "=":
+            return False
+        before = self._previous(j)
+        while self._text(before) == "=" and self.tokens[self._previous(before)].kind == "name":
+            before = self._previous(self._previous(before))  # x = y = 0
+        if brackets:
+            begins = self._text(self._previous(brackets[-1])) == "for" and before == brackets[-1]
+            if len(brackets) > 1 or not begins:
+                return False
+        elif self._text(before) not in (";", "{", "}"):
+            return False  # perhaps what an if or a loop does
+        j = self._next(j)
+        while self._text(j) != ";":
+            if self._text(j) == name:
+                return False
+            j = self._next(j)
+        return True
 
     def _declaration(
         self, first: int, end: int

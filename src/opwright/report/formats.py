@@ -83,6 +83,7 @@ KINDS: Mapping[str, str] = {
     "host-access": "Host code touched device memory.",
     "leak": "Device memory was never freed.",
     "time-limit": "The program did not end within the time limit.",
+    "host-memory-limit": "The host had too little memory for what the device would have held.",
     "memory-limit": "The program was ended for the memory that it used.",
     "output-limit": "The program printed more than is kept.",
     "unsupported": "The program uses something that is not emulated.",

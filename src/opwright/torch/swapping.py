@@ -192,6 +192,12 @@ def _swap_module(
 
 def _replacement(value: Any, module: torch.nn.Module) -> torch.nn.Module | None:
     if isinstance(value, OperatorSpec):
+        if lost := [name for name, _ in module.named_parameters()]:
+            raise UsageError(
+                f"{value.name} cannot take the place of a {type(module).__name__}, as it would not "
+                f"get its {' and '.join(lost)}: replace the function that the module calls, such "
+                "as torch.nn.functional.linear"
+            )
         return OperatorModule(value)
     if isinstance(value, torch.nn.Module):
         return copy.deepcopy(value)

@@ -1,4 +1,5 @@
-// The product of matmul with an epilogue: bias, activation and rounding while a row of sums is in L1.
+// The product of matmul with an epilogue: bias, activation and rounding while a row of sums is in L1. A rung
+// defines `Isa`, its instruction set, before it includes this; the C functions are at the end.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,10 @@ template <class Isa> struct Finish {
     const float* bias;
     int64_t activation;
 
+    // Not inlined: six activations at each of a dozen places take seconds to compile.
     template <class Out>
-    void operator()(const float* sums, Out* out, int64_t col, int64_t count) const {
+    __attribute__((noinline)) void operator()(const float* sums, Out* out, int64_t col,
+                                              int64_t count) const {
         using Functions = Activations<Isa>;
         const auto with = [&](auto function) { finish(sums, bias + col, out, count, function); };
         switch (activation) {
@@ -45,14 +48,36 @@ private:
     }
 };
 
-// x[batch, k], w[n, k] and bias[n] at any strides, out[batch, n].
-template <class Isa, class Elem>
-void linear(gemm::Operand<Elem> x, gemm::Operand<Elem> w, const Elem* bias, int64_t bias_stride, Elem* out,
+// x[batch, k] and bias[n] at any strides, out[batch, n]; `w` is k x n, an Operand or packed.
+template <class Isa, class Elem, class SourceW>
+void linear(gemm::Operand<Elem> x, SourceW w, const Elem* bias, int64_t bias_stride, Elem* out,
             int64_t batch, int64_t n, int64_t k, int64_t activation) {
     const std::unique_ptr<float[]> biases(new float[static_cast<std::size_t>(n)]);
     for (int64_t j = 0; j < n; ++j) biases[j] = static_cast<float>(bias[j * bias_stride]);
-    const gemm::Operand<Elem> turned{w.data, w.col_stride, w.row_stride};
-    gemm::multiply<Isa>(x, turned, out, batch, n, k, Finish<Isa>{biases.get(), activation});
+    gemm::multiply<Isa>(x, w, out, batch, n, k, Finish<Isa>{biases.get(), activation});
 }
 
 }  // namespace linear_layer
+
+extern "C" void linear(const T* x, const T* w, const T* bias, T* out, int64_t batch, int64_t n, int64_t k,
+                       int64_t x_batch_stride, int64_t x_k_stride, int64_t w_n_stride, int64_t w_k_stride,
+                       int64_t bias_n_stride, int64_t activation) {
+    linear_layer::linear<Isa>(gemm::Operand<T>{x, x_batch_stride, x_k_stride},
+                              gemm::Operand<T>{w, w_k_stride, w_n_stride}, bias, bias_n_stride, out, batch,
+                              n, k, activation);
+}
+
+extern "C" int64_t linear_packed_bytes(int64_t n, int64_t k) { return gemm::packed_bytes<Isa>(n, k); }
+
+extern "C" void linear_pack(const T* w, void* packed, int64_t n, int64_t k, int64_t w_n_stride,
+                            int64_t w_k_stride) {
+    gemm::pack<Isa>(gemm::Operand<T>{w, w_k_stride, w_n_stride}, static_cast<Isa::Packed_b*>(packed), n, k);
+}
+
+extern "C" void linear_packed(const T* x, const void* packed, const T* bias, T* out, int64_t batch,
+                              int64_t n, int64_t k, int64_t x_batch_stride, int64_t x_k_stride,
+                              int64_t bias_n_stride, int64_t activation) {
+    linear_layer::linear<Isa>(gemm::Operand<T>{x, x_batch_stride, x_k_stride},
+                              gemm::Packed<Isa>{static_cast<const Isa::Packed_b*>(packed)}, bias,
+                              bias_n_stride, out, batch, n, k, activation);
+}

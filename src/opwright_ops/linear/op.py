@@ -103,16 +103,20 @@ linear.kernels(
         "cpu_v2_portable.cpp",
         change="matmul's packed panels, activations as portable vectors, in one pass",
         strided=True,
+        packs="w",
         threads=True,
     ),
-    Kernel("cpu_v3_avx2.cpp", change="AVX2", isa="avx2", strided=True, threads=True),
-    Kernel("cpu_v4_avx512.cpp", change="AVX-512", isa="avx512", strided=True, threads=True),
+    Kernel("cpu_v3_avx2.cpp", change="AVX2", isa="avx2", strided=True, packs="w", threads=True),
+    Kernel(
+        "cpu_v4_avx512.cpp", change="AVX-512", isa="avx512", strided=True, packs="w", threads=True
+    ),
     Kernel(
         "cpu_v5_avx512_bf16.cpp",
         change="dot products of bfloat16 pairs",
         isa="avx512_bf16",
         dtypes=["bf16"],
         strided=True,
+        packs="w",
         threads=True,
     ),
     Kernel(
@@ -121,6 +125,7 @@ linear.kernels(
         isa="amx_bf16",
         dtypes=["bf16"],
         strided=True,
+        packs="w",
         threads=True,
     ),
 )

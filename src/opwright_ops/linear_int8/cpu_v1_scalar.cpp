@@ -24,8 +24,7 @@ float activated(float y, int64_t activation) {
 extern "C" void linear_int8(const T* x, const U* w, const V* bias, U* out, int64_t batch, int64_t n,
                             int64_t k, double scale, double out_scale, int64_t zero_point,
                             int64_t activation) {
-    const linear_int8_layer::Scales scales{static_cast<float>(scale), static_cast<float>(out_scale),
-                                           zero_point};
+    const linear_int8_layer::Scales scales{scale, out_scale, zero_point};
     for (int64_t i = 0; i < batch; ++i) {
         for (int64_t j = 0; j < n; ++j) {
             std::int32_t sum = 0;

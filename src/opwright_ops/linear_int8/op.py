@@ -61,16 +61,34 @@ linear_int8.kernels(
     Kernel(
         "cpu_v2_portable.cpp",
         change="matmul's packed panels in portable vectors, the rest in its epilogue, threads",
+        strided=True,
+        packs="w",
         threads=True,
     ),
-    Kernel("cpu_v3_avx2.cpp", change="pairs of 16 bits in AVX2", isa="avx2", threads=True),
+    Kernel(
+        "cpu_v3_avx2.cpp",
+        change="pairs of 16 bits in AVX2",
+        isa="avx2",
+        strided=True,
+        packs="w",
+        threads=True,
+    ),
     Kernel(
         "cpu_v4_avx512_vnni.cpp",
         change="dot products of four bytes",
         isa="avx512_vnni",
+        strided=True,
+        packs="w",
         threads=True,
     ),
-    Kernel("cpu_v5_amx_int8.cpp", change="tiles of AMX", isa="amx_int8", threads=True),
+    Kernel(
+        "cpu_v5_amx_int8.cpp",
+        change="tiles of AMX",
+        isa="amx_int8",
+        strided=True,
+        packs="w",
+        threads=True,
+    ),
 )
 
 

@@ -12,6 +12,9 @@ using std::int64_t;
 
 // What the attributes say, and the two ends of the way, element by element.
 struct Scales {
+    Scales(double sums, double outputs, int64_t zero)
+        : scale(static_cast<float>(sums)), out_scale(static_cast<float>(outputs)), zero_point(zero) {}
+
     float scale, out_scale;
     int64_t zero_point;
 

@@ -40,7 +40,15 @@ template <> struct Avx2<double> : Avx2Tile, Widened<double> {
     }
     static void store(double* p, Vec x) { std::memcpy(p, &x, sizeof x); }
     static Vec load_part(const double* p, int count) {
-        return __builtin_ia32_maskloadpd256(reinterpret_cast<const Vec*>(p), mask(count));
+        Mask lanes_left = mask(count);
+        if (in_one_page(p, sizeof(Vec))) {
+            return __builtin_ia32_maskloadpd256(reinterpret_cast<const Vec*>(p), lanes_left);
+        }
+        Vec x{};
+        asm("vgatherqpd %1, (%2,%3,8), %0"
+            : "+&x"(x), "+&x"(lanes_left)
+            : "r"(p), "x"(Mask{0, 1, 2, 3}), "m"(*reinterpret_cast<const double(*)[lanes]>(p)));
+        return x;
     }
     static void store_part(double* p, Vec x, int count) {
         __builtin_ia32_maskstorepd256(reinterpret_cast<Vec*>(p), mask(count), x);
@@ -100,7 +108,15 @@ template <> struct Avx2<float> : Avx2Tile, Widened<float> {
         std::memcpy(p, &h, sizeof h);
     }
     static Vec load_part(const float* p, int count) {
-        return __builtin_ia32_maskloadps256(reinterpret_cast<const Vec*>(p), mask(count));
+        Mask lanes_left = mask(count);
+        if (in_one_page(p, sizeof(Vec))) {
+            return __builtin_ia32_maskloadps256(reinterpret_cast<const Vec*>(p), lanes_left);
+        }
+        Vec x{};
+        asm("vgatherdps %1, (%2,%3,4), %0"
+            : "+&x"(x), "+&x"(lanes_left)
+            : "r"(p), "x"(Mask{0, 1, 2, 3, 4, 5, 6, 7}), "m"(*reinterpret_cast<const float(*)[lanes]>(p)));
+        return x;
     }
     static void store_part(float* p, Vec x, int count) {
         __builtin_ia32_maskstoreps256(reinterpret_cast<Vec*>(p), mask(count), x);

@@ -30,6 +30,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -37,6 +38,13 @@
 #include "vectors.h"
 
 namespace gemm {
+
+// Whether `bytes` bytes from `p` lie in one page. Where they do not, AVX2's masked loads go lane by lane: a
+// processor takes hundreds of cycles for one whose masked lanes may not be read, and QEMU 7.2 reads those
+// all the same.
+inline bool in_one_page(const void* p, std::size_t bytes) {
+    return (reinterpret_cast<std::uintptr_t>(p) & 4095) + bytes <= 4096;
+}
 
 template <class Elem> struct Widened {
     using Packed_a = Elem;

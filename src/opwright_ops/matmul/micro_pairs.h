@@ -34,8 +34,12 @@ template <int Bytes> struct Pairs {
         const auto& at = *reinterpret_cast<const std::int32_t(*)[lanes]>(p);
         if constexpr (Bytes == 64) {
             asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(x) : "m"(at), "Yk"(bits(count)));
+        } else if (Vec lanes_left = mask(count); in_one_page(p, Bytes)) {
+            asm("vpmaskmovd %1, %2, %0" : "=x"(x) : "m"(at), "x"(lanes_left));
         } else {
-            asm("vpmaskmovd %1, %2, %0" : "=x"(x) : "m"(at), "x"(mask(count)));
+            asm("vpgatherdd %1, (%2,%3,4), %0"
+                : "+&x"(x), "+&x"(lanes_left)
+                : "r"(p), "x"(Vec{0, 1, 2, 3, 4, 5, 6, 7}), "m"(at));
         }
 #else
         std::memcpy(&x, p, static_cast<std::size_t>(count) * sizeof *p);

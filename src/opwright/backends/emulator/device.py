@@ -278,8 +278,9 @@ class EmulatorDevice(Device):
             found = self._found(launched)
             if program.records.refused:
                 raise MachineError(
-                    f"the emulated device has no room for {program.records.refused}: "
-                    "use smaller shapes"
+                    f"the emulated device has no room for {program.records.refused}: use smaller "
+                    "shapes, or more host memory, of which arrays and their checks take ten times "
+                    "their size"
                 )
             output = launched.buffers.output() if ended == "served" else None
             fault = _fault(found, program.printed()) or self._ending(program, ended)

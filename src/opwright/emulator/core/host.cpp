@@ -95,6 +95,23 @@ cudaError_t refuse_after_fork() {
     return fail(cudaErrorInitializationError);
 }
 
+std::string mib(size_t bytes) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+    return text;
+}
+// Memory that the device itself would have had is a fault of this host, not of the program.
+cudaError_t no_room(size_t size) {
+    const size_t used = host().used, device = profile().size("memory_bytes", ~size_t{0});
+    if (used <= device && size <= device - used) {
+        host_report("host-memory-limit",
+                    mib(size) + " of device memory refused, with " + mib(used) + " in use: here the device has " + mib(limits().memory) +
+                        ", a tenth of the host memory that the program may take (" + mib(limits().host_memory) +
+                        "), as the checks need the rest; use smaller sizes, or opwright emulate --memory with more MiB");
+    }
+    return fail(cudaErrorMemoryAllocation);
+}
+
 cudaError_t allocate(void** pointer, size_t size, Allocation::Kind kind, size_t lead = 0) {
     Host& h = host();
     if (forked) return refuse_after_fork();
@@ -103,9 +120,9 @@ cudaError_t allocate(void** pointer, size_t size, Allocation::Kind kind, size_t 
         *pointer = nullptr;
         return cudaSuccess;
     }
-    if (size > limits().memory || h.used + size > limits().memory) return fail(cudaErrorMemoryAllocation);
+    if (size > limits().memory - h.used) return no_room(size);
     Allocation* made = heap.allocate(size, lead);
-    if (!made) return fail(cudaErrorMemoryAllocation);
+    if (!made) return no_room(size);
     h.used += size;
     made->kind = kind;
     made->runtime = true;

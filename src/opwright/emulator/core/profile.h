@@ -68,7 +68,9 @@ struct Limits {
     size_t warps_per_sm = profile().size("warps_per_sm", 64);
     size_t registers_per_sm = profile().size("registers_per_sm", 65536);
     size_t sms = profile().size("sms", 1);
-    size_t memory = profile().size("memory_bytes", size_t{8} << 30);
+    // The checks keep up to nine bytes for each of the device's.
+    size_t host_memory = profile().size("host_memory_bytes", size_t{80} << 30);
+    size_t memory = std::min(profile().size("memory_bytes", host_memory / 10), host_memory / 10);
 };
 inline const Limits& limits() {
     static const Limits read;

@@ -548,7 +548,14 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
         if (may_be[c]) choice = &op.choices[c];
     }
     if (!choice) {
-        return fail(OPW_DTYPE, "%s: no variant takes these element types; there are: %s", op.name, op.dtypes);
+        char given[512] = "";
+        for (int t = 0; t < op.tensor_count; ++t) {
+            const std::size_t used = std::strlen(given);
+            std::snprintf(given + used, sizeof given - used, "%s%s is %s", t > 0 ? ", " : "",
+                          op.tensors[t].name, elements[find_element(tensors[t]->dtype)].name);
+        }
+        return fail(OPW_DTYPE, "%s: no variant is for these element types: %s; there are: %s", op.name, given,
+                    op.dtypes);
     }
     if (const int status = settle_dims(op, tensors, sizes)) return status;
     if (const int status = settle_attributes(op, attrs, choice->single, scalars)) return status;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "types.h"
 
@@ -94,12 +95,35 @@ struct LocalArray {
     }
     ~LocalArray() { local_ends(); }
 };
+// Objects of classes are left alone: what of one is never read, its copies read too.
+template <class T> struct LocalScalar {
+    LocalScalar(const LocalScalar&) = delete;
+    LocalScalar(T& variable, const char* name) {
+        if constexpr (std::is_scalar_v<T>) local_begins(const_cast<std::remove_cv_t<T>*>(&variable), sizeof(T), name, false, false);
+    }
+    ~LocalScalar() {
+        if constexpr (std::is_scalar_v<T>) local_ends();
+    }
+};
+// What an optimiser must take for changed here.
+template <class... T> __attribute__((always_inline)) inline void keep(T&... variables) {
+    [[maybe_unused]] const auto one = [](auto& variable) __attribute__((always_inline)) {
+        if constexpr (std::is_scalar_v<std::remove_reference_t<decltype(variable)>>) asm volatile("" : "+m"(variable));
+    };
+    (one(variables), ...);
+}
+// A variable's value, whether or not it has one.
+template <class T> __attribute__((noinline)) OPW_UNTRACED T unread(const T& variable) {
+    const T* where = &variable;
+    asm("" : "+r"(where));  // or the caller would be made to read it, and be traced
+    return *where;
+}
 
 // Clang traces no access to an array that it sees to be local: it gets a reference from nowhere.
 #if defined(__clang__)
 template <class A> __attribute__((always_inline)) inline A& hidden(A& array) {
     A* where = &array;
-    asm("" : "+r"(where));
+    if constexpr (!std::is_class_v<A>) asm("" : "+r"(where));
     return *where;
 }
 #define OPW_ARRAY(name) opw_array_##name

@@ -84,6 +84,29 @@ OPW_INLINE float normcdff(float x) { return 0.5f * erfcf(-x * 0.7071067811865475
 OPW_INLINE double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752); }
 OPW_INLINE float fdividef(float a, float b) { return a / b; }
 
+namespace opw {
+// The C library's functions that write through pointers, which are not traced.
+template <class T> OPW_INLINE void sincos(std::common_type_t<T> x, T* s, T* c) { *s = std::sin(x); *c = std::cos(x); }
+template <class T> OPW_INLINE T modf(std::common_type_t<T> x, T* whole) {
+    T w;
+    const T rest = std::modf(x, &w);
+    *whole = w;
+    return rest;
+}
+template <class T> OPW_INLINE T frexp(T x, int* exponent) {
+    int e;
+    const T m = std::frexp(x, &e);
+    *exponent = e;
+    return m;
+}
+template <class T> OPW_INLINE T remquo(T x, std::common_type_t<T> y, int* quotient) {
+    int q;
+    const T rest = std::remquo(x, y, &q);
+    *quotient = q;
+    return rest;
+}
+}  // namespace opw
+
 OPW_INLINE float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 OPW_INLINE float __expf(float x) { return expf(x); }
 OPW_INLINE float __exp10f(float x) { return powf(10.0f, x); }
