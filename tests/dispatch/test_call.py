@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import array
+import warnings
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,12 +13,14 @@ import pytest
 
 from operators import RIGHT, affine
 from opwright import OpwrightError
+from opwright.backends.cpu import CpuBackend, inprocess
 from opwright.backends.registry import backend_named
-from opwright.dispatch.choose import KernelWarning, choose
+from opwright.dispatch.choose import KernelWarning, choose, forget
 from opwright.history.records import Result, Times
 from opwright.history.store import History
 from opwright.spec.dtypes import dtype_named
 from opwright.spec.errors import DTypeError, MachineError, ShapeError, UsageError
+from opwright.spec.kernel import Kernel
 from opwright_ops import matmul, threshold_activation
 
 RNG = np.random.default_rng(7)
@@ -121,7 +125,8 @@ def test_arguments_that_are_wrong() -> None:
         ((a,), {}, "tensor b is not given"),
         ((a, a, a), {}, "takes 2 arguments"),
         ((a, a), {"a": a}, "given twice"),
-        ((a, a), {"gamma": 1}, "no attribute named 'gamma'"),
+        ((a, a), {"gamma": 1}, "no argument named 'gamma' in matmul; there are: a, b, out"),
+        ((a,), {"B": a}, "no argument named 'B' in matmul"),  # rather than that b is missing
         ((a, [[1.0]]), {}, "b is a list"),
     ]:
         with pytest.raises(OpwrightError, match=message):
@@ -136,6 +141,14 @@ def test_other_libraries_share_their_memory() -> None:
     out = torch.zeros(2)
     assert threshold_activation(x, 1.0, 2.0, 0.5, out=out) is out
     np.testing.assert_allclose(out.numpy(), [np.tanh(-1.0), 4.5], atol=1e-6)
+    # bfloat16 too, strided, of which NumPy knows nothing; 3.140625 is pi in its 8 bits.
+    pi = torch.full((3, 2), 3.14159, dtype=torch.bfloat16).T
+    halves = torch.empty(2, 2, dtype=torch.bfloat16)
+    assert matmul(pi, torch.eye(3, 2, dtype=torch.bfloat16), out=halves) is halves
+    assert halves.tolist() == [[3.140625, 3.140625], [3.140625, 3.140625]]
+    assert matmul(pi, pi.T).dtype == ml_dtypes.bfloat16
+    with pytest.raises(DTypeError, match="require gradient"):
+        matmul(pi.clone().requires_grad_(), pi.T)
     buffer = array.array("f", [3.0, 4.0])
     np.testing.assert_array_equal(threshold_activation(buffer, 1.0, 1.0, 0.0), [3, 4])
 
@@ -153,6 +166,38 @@ def test_the_last_kernel_that_holds_is_chosen(tmp_path: Path) -> None:
         np.testing.assert_array_equal(target.spec(x), [2.5, 4.0])
     said = " ".join(str(w.message) for w in passed_over)
     assert "cpu_wrong" in said and "cpu_broken" in said and "cpu_second" not in said
+
+
+def test_what_was_passed_over_is_not_tried_for_each_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = affine(tmp_path / "affine", {"first": RIGHT, "broken": "this does not compile"})
+    with pytest.warns(KernelWarning, match="cpu_broken"):
+        target.spec(np.ones(2, np.float32))
+    compiled: list[str] = []
+    real = CpuBackend.build
+
+    def build(self: CpuBackend, signature: Any, kernel: Kernel, *rest: Any) -> Any:
+        compiled.append(kernel.name)
+        return real(self, signature, kernel, *rest)
+
+    monkeypatch.setattr(CpuBackend, "build", build)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for size in (1, 10, 100, 1000):
+            assert target.spec(np.ones(size, np.float32)).shape == (size,)
+    assert set(compiled) == {"cpu_first"}
+    forget(target.spec)
+    with pytest.warns(KernelWarning, match="cpu_broken"):
+        target.spec(np.ones(2, np.float32))
+
+
+def test_a_call_of_a_new_shape_looks_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which takes milliseconds; the kernel is loaded by then."""
+    threshold_activation(np.ones(33, np.float32))
+    monkeypatch.setattr(inprocess, "pick_compiler", lambda: pytest.fail("looked for a compiler"))
+    for size in range(34, 40):
+        assert threshold_activation(np.ones(size, np.float32)).shape == (size,)
 
 
 def test_when_no_kernel_holds_the_error_gives_each_reason(tmp_path: Path) -> None:

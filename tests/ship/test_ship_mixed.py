@@ -130,8 +130,13 @@ for other, out in (
         mine.batched(one, other, out=np.zeros((2, 3, 5), np.float32) if out is None else out)
     except ValueError as error:
         print(error)
+try:
+    mine.batched(one, np.ones((3, 4, 5), np.float32))
+except ValueError as error:
+    print(error)
 """
     lines = python(code_text, env={"PYTHONPATH": str(tree / "site")}).splitlines()
+    assert lines.pop() == "batched: the leading dimensions (2,) and (3,) do not broadcast"
     assert lines == [
         "batched: the leading dimensions of a and b do not broadcast: 2 and 3",
         "batched: out has 0 leading dimensions; those of the inputs broadcast to 1",

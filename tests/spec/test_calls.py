@@ -249,6 +249,7 @@ def test_attributes_that_do_not_fit(attributes: dict[str, Any], message: str) ->
     [
         ("rleu", "no after named 'rleu' in weighed; did you mean relu"),
         (1, "attribute after is one of none, relu, got 1"),
+        (None, "attribute after is one of none, relu, got None"),
     ],
 )
 def test_words_that_an_attribute_has_not(given_word: object, message: str) -> None:

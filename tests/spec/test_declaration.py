@@ -510,6 +510,12 @@ WRONG: dict[str, tuple[str, str]] = {
         '@operator(dtypes={"T": ["f32"]}, bench=["m=1,k=big"])\n' + GOOD,
         "'big' is no size",
     ),
+    "bench shape that does not broadcast": (
+        '@operator(dtypes={"T": ["f32"]}, bench=["...=2|3,m=1"])\n'
+        'def good(x: Tensor[T, "#... m"], y: Tensor[T, "#... m"]) -> Tensor[T, "#... m"]:\n'
+        "    return x + y\n",
+        "leading dimensions .2,. of x and .3,. of y do not broadcast",
+    ),
     "bench shape not in a list": (
         '@operator(dtypes={"T": ["f32"]}, bench="m=1,k=2")\n' + GOOD,
         "bench: expected a list",
@@ -628,6 +634,8 @@ WRONG_ROWS: dict[str, tuple[str, str]] = {
     "dtype not declared": ('Kernel("cpu_v1.cpp", dtypes=["f64"])', "not declared for f64"),
     "dtypes not in a list": ('Kernel("cpu_v1.cpp", dtypes="f32")', "dtypes: expected a list"),
     "flags not in a list": ('Kernel("cpu_v1.cpp", flags="-O3")', "flags: expected a list"),
+    "threads that are no truth value": ('Kernel("cpu_v1.cpp", threads="no")', "threads='no'"),
+    "strided that is no truth value": ('Kernel("cpu_v1.cpp", strided=1)', "strided=1 should be"),
     "two rows of one file": (
         'Kernel("cpu_v1.cpp"), Kernel("cpu_v1.cpp")',
         "two kernels are called cpu_v1",
@@ -649,6 +657,29 @@ def test_wrong_row_is_refused_at_its_own_line(tmp_path: Path, name: str) -> None
     source += f'        "cpu_v0.cpp",\n    ),\n    {row},\n)\n'
     line, found = refused(tmp_path, source)
     assert line == 8
+    assert re.search(message, found), found
+
+
+TWO = """
+@operator(dtypes={"T U": ["f32", "i8 i32"]})
+def two(x: Tensor[T, "m"], y: Tensor[T, "m"]) -> Tensor[U, "m"]:
+    return x + y
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ('packs="y"', "cpu_v1 packs y and cpu_v0 packs x: the rows of an operator pack the same"),
+        ('dtypes=["i8"]', "dtypes=\\['i8'\\] leave none of the element types.*T=i8,U=i32"),
+    ],
+)
+def test_rows_that_could_never_be_used(tmp_path: Path, second: str, message: str) -> None:
+    (tmp_path / "cpu_v0.cpp").write_text("")
+    (tmp_path / "cpu_v1.cpp").write_text("")
+    rows = ['    Kernel("cpu_v0.cpp", packs="x"),', f'    Kernel("cpu_v1.cpp", {second}),']
+    line, found = refused(tmp_path, "\n".join([TWO + "two.kernels(", *rows, ")\n"]))
+    assert line == 7
     assert re.search(message, found), found
 
 

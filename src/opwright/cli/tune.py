@@ -96,7 +96,10 @@ def command(
     for target in [of_backend(find(name), backend) for name in targets]:
         tunable = [k for k in target.kernels if k.tune]
         if not tunable:
-            raise NothingSelectedError(f"{target.reference}: no kernel has tunables (tune={{...}})")
+            names = ", ".join(k.name for k in target.kernels)
+            raise NothingSelectedError(
+                f"{target.reference}: no kernel has tunables (tune={{...}} in its row): {names}"
+            )
         counts = [0] if threads is None else common.thread_counts(threads)
         setups = _setups(target.spec, dtype, shape, shapes_from, attr, counts, cache)
         for kernel in tunable:

@@ -67,6 +67,9 @@ class _Candidate:
 # that were tuned are a class of their own. The operator itself is in the value, so that its id
 # stays its own.
 _chosen: dict[tuple[object, ...], tuple[OperatorSpec, Choice]] = {}
+# What was passed over when another kernel was chosen, with the reason: to compile it again for each
+# size class takes seconds, and to say so again helps nobody.
+_passed_over: dict[tuple[object, ...], tuple[OperatorSpec, str]] = {}
 # Of each operator: what remembers its calls, and the backend whose kernels these run.
 _fast: dict[int, tuple[OperatorSpec, str, FastCalls | None]] = {}
 _tuned_sizes: dict[int, tuple[OperatorSpec, frozenset[tuple[int | None, ...]]]] = {}
@@ -139,6 +142,8 @@ def forget(spec: OperatorSpec) -> None:
     _tuned_sizes.pop(id(spec), None)
     for key in [key for key, (owner, _) in _chosen.items() if owner is spec]:
         del _chosen[key]
+    for key in [key for key, (owner, _) in _passed_over.items() if owner is spec]:
+        del _passed_over[key]
     if id(spec) in _fast and (calls := _fast[id(spec)][2]) is not None:
         calls.clear()
 
@@ -223,9 +228,14 @@ def _best(
             reasons.append(f"{row.name}: {reason}")
         else:
             usable.append(row)
+    passed: dict[tuple[object, ...], tuple[OperatorSpec, str]] = {}
     with History.open() as history:
         for candidate in _by_speed(spec, usable, dtypes, dims, history):
             row = candidate.row
+            key = (id(spec), row.name, short_dtypes(dtypes), tuple(candidate.params.items()))
+            if key in _passed_over:
+                reasons.append(f"{row.name}: {_passed_over[key][1]}")
+                continue
             backend = backend_named(row.backend)
             try:
                 artifact = backend.build(spec.signature, row, dtypes, candidate.params)
@@ -234,7 +244,9 @@ def _best(
             else:
                 reason = _unverified(spec, row, dtypes, candidate.params, artifact, history)
                 if not reason:
+                    _passed_over.update(passed)
                     return _bound(backend, candidate, artifact)
+            passed[key] = (spec, reason)
             reasons.append(f"{row.name}: {reason}")
             warnings.warn(
                 f"{spec.name}/{row.name} was passed over: {reason}", KernelWarning, stacklevel=5

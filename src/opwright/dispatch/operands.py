@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 
 from opwright.backends.registry import backend_named
+from opwright.spec.dtypes import DTYPES
 from opwright.spec.errors import DTypeError, MachineError, ShapeError, UsageError
 from opwright.spec.signature import Array
 
@@ -40,8 +42,14 @@ def as_array(operator: str, name: str, value: Any) -> Array:
             ".resolve_neg()"
         )
     if hasattr(value, "__dlpack__"):
+        # NumPy's DLPack has no bfloat16, which torch's tensors have: their bits pass as integers.
+        as_bits = str(getattr(value, "dtype", "")) == "torch.bfloat16"
         try:
-            return np.from_dlpack(value)
+            if as_bits:
+                value.__dlpack__()  # refuses one that requires a gradient, as its bits do not
+                value = value.view(sys.modules["torch"].int16)
+            shared: Array = np.from_dlpack(value)
+            return shared.view(DTYPES["bf16"].numpy) if as_bits else shared
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise DTypeError(
                 f"{operator}: {name} ({type(value).__name__}) cannot be shared with NumPy: {error}"

@@ -12,7 +12,7 @@ from opwright.backends.operands import operands_for, strides_for, usable, walk_o
 from opwright.dispatch.choose import Choice, choose, fast_calls
 from opwright.dispatch.operands import SMALL, as_array, check_output, check_room
 from opwright.dispatch.packed import Packed, pack
-from opwright.spec.errors import UsageError
+from opwright.spec.errors import UnknownNameError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
@@ -131,6 +131,8 @@ class Operator(OperatorSpec):
             )
         given = dict(zip(parameters, args, strict=False))
         for name, value in named.items():
+            if name not in parameters:
+                raise UnknownNameError("argument", name, [*parameters, "out"], self.name)
             if name in given:
                 raise UsageError(f"{self.name}: {name} is given twice")
             given[name] = value

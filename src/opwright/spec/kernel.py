@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.spec.dtypes import dtype_named
-from opwright.spec.errors import DeclarationError, UnknownNameError, UsageError
+from opwright.spec.errors import DeclarationError, ShapeError, UnknownNameError, UsageError
 from opwright.spec.isa import isa_named
 from opwright.spec.signature import check_c_name, check_list
 
@@ -97,6 +97,11 @@ class Kernel:
             if len(set(choices)) < len(choices):
                 raise UsageError(f"{name}: tunable {tunable} lists a value twice: {choices!r}")
         self._check_conditions()
+        for option in ("threads", "deterministic", "strided"):
+            if not isinstance(getattr(self, option), bool):
+                raise UsageError(
+                    f"{name}: {option}={getattr(self, option)!r} should be True or False"
+                )
         isa_named(self.isa)
         check_list(f"{name}: dtypes", self.dtypes)
         check_list(f"{name}: flags", self.flags)
@@ -228,7 +233,7 @@ def _evaluate_condition(name: str, condition: str, params: Mapping[str, int]) ->
         raise UsageError(f"{name}: when={condition!r} divides by 0 at {shown}") from None
 
 
-def place_error(place: str, error: UsageError) -> DeclarationError:
+def place_error(place: str, error: UsageError | ShapeError) -> DeclarationError:
     """The same complaint with the file and line it is about in front."""
     return DeclarationError(f"{place}: {error}")
 

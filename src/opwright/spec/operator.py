@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from opwright.spec.dtypes import DTYPES, DType, dtype_named, short_dtypes
-from opwright.spec.errors import UnknownNameError, UsageError
+from opwright.spec.errors import ShapeError, UnknownNameError, UsageError
 from opwright.spec.integers import evaluate_integers
 from opwright.spec.kernel import Kernel, place_error
 from opwright.spec.signature import (
@@ -116,7 +116,7 @@ class OperatorSpec:
             self._check(formula, flops, torch, thresholds, tolerance, overflow)
             self._check_flush(may_flush, tolerance)
             self.presets = _presets(self.signature, bench)
-        except UsageError as error:
+        except (UsageError, ShapeError) as error:
             raise place_error(place, error) from None
         self.formula = formula
         self.flops_expression = flops
@@ -270,6 +270,13 @@ class OperatorSpec:
                 if row.name in placed:
                     raise UsageError(f"two kernels are called {row.name}")
                 self._check_row(row)
+                packing = next((r for r in placed.values() if r.packs), row)
+                if row.packs and row.packs != packing.packs:
+                    raise UsageError(
+                        f"{row.name} packs {row.packs} and {packing.name} packs {packing.packs}: "
+                        "the rows of an operator pack the same input, which is the one that "
+                        f"{self.name}.pack takes"
+                    )
             except UsageError as error:
                 raise place_error(given.place, error) from None
             placed[row.name] = row
@@ -290,6 +297,12 @@ class OperatorSpec:
                     f"{row.name}: {self.name} is not declared for {dtype}, only for "
                     f"{', '.join(sorted(declared))}"
                 )
+        if not any(self.serves(row, chosen) for chosen in signature.choices()):
+            raise UsageError(
+                f"{row.name}: dtypes={list(row.dtypes)!r} leave none of the element types of "
+                f"{self.name}; a row names all that its tensors can have: "
+                f"{'; '.join(map(short_dtypes, signature.choices()))}"
+            )
         taken = {self.name, *signature.dims, *signature.variables}
         taken |= {p.name for p in signature.tensors} | {s.name for s in signature.scalars}
         taken |= signature.constants.keys()

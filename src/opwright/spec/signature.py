@@ -452,7 +452,7 @@ class Signature:
         settled: dict[str, Scalar] = {}
         for scalar in self.scalars:
             value = given.get(scalar.name, scalar.default)
-            if value is None:
+            if value is None and scalar.default is None:
                 raise UsageError(f"{self.name}: attribute {scalar.name} has no default: give it")
             settled[scalar.name] = _scalar(self.name, scalar, value, single)
         return settled

@@ -89,14 +89,17 @@ def loaded(artifact: Artifact) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     # Without the permission the first tile instruction would kill the caller's process.
     if artifact.isa.startswith("amx") and (refused := request_amx()):
         raise MachineError(f"{artifact.kernel} cannot run in this process: {refused}")
+    return _loaded(artifact.path, artifact.entry, artifact.kernel)
+
+
+@cache  # what is loaded stays; looking for the compiler and its runtime takes 3 ms each time
+def _loaded(path: Path, entry: str, name: str) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     runtime = _load(runtime_path())
     reason = ctypes.c_char_p()
-    kernel = runtime.opw_load(
-        str(artifact.path).encode(), artifact.entry.encode(), ctypes.byref(reason)
-    )
+    kernel = runtime.opw_load(str(path).encode(), entry.encode(), ctypes.byref(reason))
     if not kernel:
         text = (reason.value or b"").decode(errors="replace")
-        raise MachineError(f"{artifact.kernel} cannot be loaded: {text}")
+        raise MachineError(f"{name} cannot be loaded: {text}")
     return runtime, ctypes.c_void_p(kernel)
 
 
