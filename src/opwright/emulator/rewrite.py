@@ -66,14 +66,14 @@ _VARIABLE_KINDS = {"__constant__": "constant", "__managed__": "managed", "__devi
 # A type, then names of which one at least has brackets, and nothing given to any of them.
 _LOCAL_ARRAY = re.compile(r"[A-Za-z_][\w:<>, ]*[\w>][ *]+[A-Za-z_]\w* ?\[[^=;]*")
 _NO_DECLARATION = re.compile(
-    r"\b(?:return|goto|delete|typedef|using|static|extern|__shared__|case|throw|const|constexpr)\b"
+    r"\b(?:return|goto|delete|typedef|using|static|extern|__shared__|case|throw|const|constexpr|else|do)\b"
 )
 
 
 _WRITTEN_ARRAY = re.compile(r"[A-Za-z_][\w:<>, ]*[\w>][ *]+[A-Za-z_]\w* ?\[[^=;{]*[={]")
 # The same without brackets: at least two words, of which none names a class that is yet to come.
 _LOCAL_SCALARS = re.compile(
-    r"(?!(?:struct|class|union|enum) \w+$|else |do )"
+    r"(?!(?:struct|class|union|enum) \w+$)"
     r"[A-Za-z_](?:[\w<>, ]|::)*(?:[\w>] |[\w>] ?[*][* ]*)[A-Za-z_]\w*(?:[ ,=].*)?"
 )
 _ALIGNED = re.compile(r"\b(?:alignas|__align__|__builtin_align__|aligned) ?\(")
