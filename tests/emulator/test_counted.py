@@ -89,3 +89,46 @@ def test_local_memory_lies_word_by_word(
     counter = arrays.at(mark, operation)
     assert (counter.space, counter.requests) == ("local", requests)
     assert (counter.sectors, counter.lanes) == (sectors, lanes)
+
+
+@pytest.fixture(scope="module")
+def structs() -> Counted:
+    program = Program(PROGRAMS / "structs.cu")
+    run = program.run(counters=True)
+    # table[1] is {5}: y grows by 5 + 0 + 4, x by its mass; lane 0 has the short one, {7}.
+    assert (run.exit_code, run.findings, run.stdout) == (0, (), "7 9 5 11\n")
+    return Counted(program, list(run.counters))
+
+
+@pytest.mark.parametrize(
+    ("mark", "operation", "requests", "sectors"),
+    [
+        # 32 lanes times 16 bytes in one request are 16 sectors.
+        ("direct", "load", 1, 16),
+        ("returned", "store", 1, 16),
+        # 8 bytes a lane.
+        ("pair", "load", 1, 8),
+        ("pair_out", "store", 1, 8),
+        ("two", "store", 1, 8),
+        # 32 bytes are two requests of 16, each with every lane in a sector of its own.
+        ("big", "load", 2, 64),
+        ("big_out", "store", 2, 64),
+        # No declared alignment: four requests of 4 bytes, 16 apart, two lanes to a sector.
+        ("plain", "load", 4, 64),
+        ("plain_out", "store", 4, 64),
+    ],
+)
+def test_a_structure_moves_in_pieces_of_its_alignment(
+    structs: Counted, mark: str, operation: str, requests: int, sectors: int
+) -> None:
+    found = structs.at(mark, operation)
+    assert (found.requests, found.sectors) == (requests, sectors)
+
+
+def test_a_structure_in_shared_memory_takes_a_pass_for_each_quarter_of_a_warp(
+    structs: Counted,
+) -> None:
+    """8 lanes times 16 bytes fill the 32 banks."""
+    for mark, operation in (("direct", "store"), ("tile", "load")):
+        found = structs.at(mark, operation)
+        assert (found.requests, found.wavefronts, found.ideal) == (1, 4, 4)

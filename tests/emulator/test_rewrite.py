@@ -160,3 +160,20 @@ def test_launches_however_they_are_written(tmp_path: Path) -> None:
     (tmp_path / "launches.cu").write_text(LAUNCHES)
     run = emulate([tmp_path / "launches.cu"])
     assert (run.stdout, run.findings) == ("123456 8\n", ())
+
+
+@pytest.mark.parametrize(
+    ("body", "watched"),
+    [
+        ("int i; i = 0; out[i] = 0;", False),
+        ("int i, j; for (i = 0; i < n; ++i) out[i] = 0; j = i = 1;", False),
+        ("int i; if (n) i = 0; out[i] = 0;", True),
+        ("int i = 1, j; j += i;", True),
+        ("int i; i = i + 1;", True),
+        ("switch (n) { case 0: int i; out[i] = 0; break; default: out[0] = 1; }", False),
+        ("if (n) out[n] = 1; else out[n * 2] = 1;", False),
+    ],
+)
+def test_scalars_that_may_be_read_unwritten(tmp_path: Path, body: str, watched: bool) -> None:
+    text = rewritten(tmp_path, f"__global__ void k(int* out, int n) {{ {body} }}\n")
+    assert ("OPW_HIDDEN" in text) == watched

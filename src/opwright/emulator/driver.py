@@ -529,8 +529,11 @@ def addresses_of(raw: Records) -> list[int]:
 def _users(frames: tuple[Frame, ...]) -> Frame:
     """The innermost frame in the user's own files."""
     ours = str(include_dir())
+    inside = ""
     for frame in frames:
-        if frame.line and not frame.file.startswith((ours, "/usr/", "opwright/")):
+        # The copy that a structure was given stands where the structure does.
+        given, inside = "detail::copy_whole" in inside, frame.function
+        if frame.line and not given and not frame.file.startswith((ours, "/usr/", "opwright/")):
             return frame
     return frames[0] if frames else Frame("", "", 0)
 

@@ -35,7 +35,7 @@ class Profile:
         return self.values.get(key)
 
     def environment(self, memory_limit: int) -> str:
-        """The numbers the run-time needs; ``memory_limit`` is bytes of the host's that it may take."""
+        """The numbers the run-time needs; it may take ``memory_limit`` bytes of the host."""
         numbers = {key: value for key, value in self.values.items() if not isinstance(value, tuple)}
         numbers["host_memory_bytes"] = float(memory_limit)
         return f"name={self.title.replace(';', ',')};" + ";".join(

@@ -66,15 +66,19 @@ _VARIABLE_KINDS = {"__constant__": "constant", "__managed__": "managed", "__devi
 # A type, then names of which one at least has brackets, and nothing given to any of them.
 _LOCAL_ARRAY = re.compile(r"[A-Za-z_][\w:<>, ]*[\w>][ *]+[A-Za-z_]\w* ?\[[^=;]*")
 _NO_DECLARATION = re.compile(
-    r"\b(?:return|goto|delete|typedef|using|static|extern|__shared__|case|throw|const|constexpr)\b"
+    r"\b(?:return|goto|delete|typedef|using|static|extern|__shared__|case|throw|const|constexpr|else|do)\b"
 )
 
 
 _WRITTEN_ARRAY = re.compile(r"[A-Za-z_][\w:<>, ]*[\w>][ *]+[A-Za-z_]\w* ?\[[^=;{]*[={]")
 # The same without brackets: at least two words, of which none names a class that is yet to come.
 _LOCAL_SCALARS = re.compile(
-    r"(?!(?:struct|class|union|enum) \w+$|else |do )"
+    r"(?!(?:struct|class|union|enum) \w+$)"
     r"[A-Za-z_](?:[\w<>, ]|::)*(?:[\w>] |[\w>] ?[*][* ]*)[A-Za-z_]\w*(?:[ ,=].*)?"
+)
+_ALIGNED = re.compile(r"\b(?:alignas|__align__|__builtin_align__|aligned) ?\(")
+_PLAIN_FIELDS = re.compile(
+    r"(?:(?!(?:static|using|typedef|const|struct|union|enum)\b)[\w:<>,* ]+;)+"
 )
 _SHUFFLE = re.compile(r"(?:__)?shfl(?:_\w+)?")
 _DECLARED_CONDITION = re.compile(r"(?:const )?[A-Za-z_][\w:<>]*[ *&]+[A-Za-z_]\w* ?(?:=[^=]|\{)")
@@ -386,7 +390,10 @@ class _Rewriter:
         ):
             self.scopes.append(_Scope("namespace"))
         elif "(" in re.sub(
-            r"(__align__|alignas|__attribute__|__launch_bounds__)\s*\(+[^()]*\)+", "", code
+            r"(__align__|alignas|__attribute__|__launch_bounds__)\s*"
+            r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)",
+            "",
+            code,
         ):
             self.scopes.append(_Scope("function", device, i))
             if device:
@@ -395,8 +402,50 @@ class _Rewriter:
                 self.tokens[i].out += " ::opw::enter_kernel();"
         elif {"class", "struct", "union", "enum"} & set(words):
             self.scopes.append(_Scope("class"))
+            if _ALIGNED.search(code) and "struct" in words:
+                self._moved_whole(i, statement)
         else:
             self.scopes.append(_Scope("block"))
+
+    def _moved_whole(self, i: int, statement: int) -> None:
+        """Let a structure of declared alignment, with plain members only, be copied as one access.
+
+        A device moves it so, where g++ would move its members. With a copy of its own it is no
+        aggregate any more, so it also gets the constructors that its braces then mean.
+        """
+        end = self._close(i)
+        body = self._code(i + 1, end).replace("; ", ";")
+        header = re.sub(
+            r"\w+ ?\((?:[^()]|\([^()]*\))*\)|\b__attribute__ ?\(\(.*?\)\)",
+            "",
+            self._code(statement, i),
+        )
+        named = re.search(r"\bstruct (\w+)$", re.sub(r"\s+", " ", header).strip())
+        if not named or not _PLAIN_FIELDS.fullmatch(body):
+            return
+        fields: list[tuple[str, str]] = []
+        first = i + 1
+        for j in range(i + 1, end):
+            if self._text(j) == ";":
+                declared = self._declaration(first, j)
+                if declared is None:
+                    return
+                fields += [(f"{declared[1]} {pointer}", name) for pointer, name, _ in declared[2]]
+                first = j + 1
+        if len(fields) < 2:
+            return
+        name = named[1]
+        made = f"{name}() = default; "
+        for count in range(1, len(fields) + 1):
+            one = "::opw::detail::One<{}>" if count == 1 else "{}"
+            given = ", ".join(
+                f"{one.format(kind)} opw_{k}" for k, (kind, _) in enumerate(fields[:count])
+            )
+            values = [f"opw_{k}" for k in range(count)] if count > 1 else ["opw_0.value"]
+            values += [""] * (len(fields) - count)
+            members = ", ".join(f"{f}({v})" for (_, f), v in zip(fields, values, strict=True))
+            made += f"constexpr {name}({given}) : {members} {{}} "
+        self.tokens[i].out += f" OPW_IF_COUNTED({made}OPW_COPIED_WHOLE({name}))"
 
     def _analyse(self, i: int, statement: int) -> None:
         """What is known when compiled, in the function whose body begins at ``i``."""

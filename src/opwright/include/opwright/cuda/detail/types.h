@@ -35,6 +35,14 @@ template <std::size_t size> __attribute__((always_inline)) inline void copy(void
     *static_cast<typename Bits<size>::type*>(to) = bits;
 }
 
+// The same of a structure, in the widest pieces that its alignment allows.
+template <class T> __attribute__((always_inline)) inline void copy_whole(T& to, const T& from) {
+    constexpr std::size_t piece = alignof(T) < 16 ? alignof(T) : 16;
+    for (std::size_t i = 0; i < sizeof(T); i += piece) {
+        copy<piece>(reinterpret_cast<char*>(&to) + i, reinterpret_cast<const char*>(&from) + i);
+    }
+}
+
 // What a brace with a single value holds. Only braces reach it: a lone scalar stays no vector.
 template <class T> struct One {
     T value;
@@ -49,6 +57,20 @@ template <class T> struct One {
     }                                                                          \
     __attribute__((always_inline)) inline name& operator=(const name& other) { \
         ::opw::detail::copy<bytes>(this, &other);                              \
+        return *this;                                                          \
+    }
+
+#if defined(OPW_COUNTED)
+#define OPW_IF_COUNTED(...) __VA_ARGS__
+#else
+#define OPW_IF_COUNTED(...)
+#endif
+#define OPW_COPIED_WHOLE(name)                                                 \
+    __attribute__((always_inline)) inline name(const name& other) {            \
+        ::opw::detail::copy_whole(*this, other);                               \
+    }                                                                          \
+    __attribute__((always_inline)) inline name& operator=(const name& other) { \
+        ::opw::detail::copy_whole(*this, other);                               \
         return *this;                                                          \
     }
 
