@@ -14,6 +14,7 @@ from opwright.catalog.find import find
 from opwright.ship.elf import Elf
 from opwright.ship.header import exported
 from opwright.ship.plan import plan_library
+from opwright.spec.dtypes import short_dtypes
 from opwright.spec.errors import NothingSelectedError, UsageError
 from ship.tools import RIGHT, affine_folder, load, opwright, python
 
@@ -42,6 +43,15 @@ def test_the_best_rung_of_each_instruction_set_best_first() -> None:
     assert {v.path for v in arm.variants} == {"neon"}
 
 
+def test_element_types_may_be_limited() -> None:
+    specs = [find(n).spec for n in ("matmul", "threshold_activation")]
+    plan = plan_library("fastops", "0.1.0", "x86_64", specs, dtype="f32,bf16")
+    for spec in specs:
+        assert [short_dtypes(c) for c in plan.choices(spec)] == ["f32", "bf16"]
+    with pytest.raises(UsageError, match="threshold_activation is not declared for i32"):
+        plan_library("fastops", "0.1.0", "x86_64", specs[1:], dtype="i32")
+
+
 def test_symbols_and_dependencies(library: Path) -> None:
     elf = Elf(library.read_bytes())
     plan = plan_library(
@@ -52,7 +62,7 @@ def test_symbols_and_dependencies(library: Path) -> None:
     assert {n.partition(".so")[0] for n in elf.needed} <= {"libc", "libm", "ld-linux-x86-64"}
     assert not elf.stays_loaded and not elf.executable_stack and elf.relro
     assert elf.soname == "libfastops.so.0"
-    assert len(library.read_bytes()) < 3_000_000  # 37 variants of about 55 kB
+    assert len(library.read_bytes()) < 2_000_000  # 37 variants of about 40 kB
 
 
 def test_the_same_bytes_from_another_folder(tmp_path: Path) -> None:

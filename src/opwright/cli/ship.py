@@ -19,6 +19,7 @@ VERIFY = ("full", "quick", "none")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
 @click.option("--name", help="The library's name, as in fastops.")
 @click.option("--version", default=None, help="Three numbers (default: 0.1.0).")
+@click.option("--dtype", default=None, help="Element types, as in f32,bf16 (default: all).")
 @click.option(
     "--from", "manifest", type=click.Path(path_type=Path), help="A manifest to build again."
 )
@@ -35,6 +36,7 @@ def command(
     out: Path,
     name: str | None,
     version: str | None,
+    dtype: str | None,
     manifest: Path | None,
     compiler: str,
     licence: Path | None,
@@ -54,8 +56,10 @@ def command(
     from opwright.ship.tree import ship, ship_again
     from opwright.toolchain.compilers import pick_compiler
 
-    if manifest is not None and (operators or name or version or licence):
-        raise UsageError("--from takes operators, name, version and licence from the manifest")
+    if manifest is not None and (operators or name or version or licence or dtype):
+        raise UsageError(
+            "--from takes operators, name, version, element types and licence from the manifest"
+        )
     if manifest is None and not (operators and name):
         raise UsageError("name the operators and the library: opwright ship matmul --name fastops")
     specs = [find(text).spec for text in operators]
@@ -76,6 +80,7 @@ def command(
                 licence=licence,
                 verify=verify,
                 history=stack.enter_context(common.history()) if tuned and native else None,
+                dtype=dtype or "",
                 progress=progress,
             )
     verdicts = [v["verdict"] for v in made.verification]

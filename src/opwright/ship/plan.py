@@ -12,7 +12,7 @@ from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import NothingSelectedError, UsageError
 from opwright.spec.isa import ISAS, Isa
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec
+from opwright.spec.operator import OperatorSpec, parse_dtypes
 from opwright.spec.signature import check_c_name
 
 # What a row's flags may not ask for: each would make the library need another at run time.
@@ -132,8 +132,11 @@ def plan_library(
     machine: str,
     operators: Sequence[OperatorSpec],
     history: History | None = None,
+    dtype: str = "",
 ) -> Plan:
     """Choose the variants: for each instruction set the last rung of the ladder that has it.
+
+    ``dtype`` limits the element types, as ``--dtype`` does; without it the library serves all.
 
     With ``history``, what was measured faster on this machine comes before it for sizes near those.
     Raises ``UsageError`` for names that cannot be, ``NothingSelectedError`` where an operator has
@@ -149,7 +152,8 @@ def plan_library(
     passed_over: list[str] = []
     for spec in operators:
         usable = [row for row in spec.rows if _usable(spec, row, machine, passed_over)]
-        for dtypes in spec.signature.choices():
+        wanted = parse_dtypes(spec.signature, dtype) if dtype else spec.signature.choices()
+        for dtypes in wanted:
             by_path: dict[str, Kernel] = {}
             for row in usable:
                 if spec.serves(row, dtypes):

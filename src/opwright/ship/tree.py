@@ -63,17 +63,18 @@ def ship(
     licence: Path | None = None,
     verify: Verifier | None = None,
     history: History | None = None,
+    dtype: str = "",
     progress: Progress | None = None,
 ) -> Shipped:
     """Build the library of ``operators`` and everything around it in the folder ``out``.
 
     ``compiler`` may be one for another architecture. ``verify`` is run on the finished library, and
     what it finds wrong keeps the tree from being written. ``history`` has the times by which ranges
-    of sizes get kernels of their own. Raises ``OpwrightError`` then,
-    ``BuildError``, ``MachineError`` or ``UsageError``.
+    of sizes get kernels of their own; ``dtype`` limits the element types, as ``--dtype`` does.
+    Raises ``OpwrightError`` then, ``BuildError``, ``MachineError`` or ``UsageError``.
     """
     compiler = compiler or pick_compiler()
-    plan = plan_library(name, version, compiler.machine, operators, history)
+    plan = plan_library(name, version, compiler.machine, operators, history, dtype)
     return _write(plan, compiler, out, licence, verify, progress)
 
 
