@@ -62,8 +62,8 @@ public:
 
     // `height` lines of `depth` terms, rows `stride` apart in `to`, which is written up to the next
     // multiple of `block`, with zeros behind the terms. As many as `there` lines may be read.
-    __attribute__((noinline)) static void rows(Lines<Elem> lines, int64_t height, int64_t there, int64_t depth,
-                                               Packed* to, int64_t stride) {
+    __attribute__((noinline)) static void rows(Lines<Elem> lines, int64_t height, int64_t there,
+                                               int64_t depth, Packed* to, int64_t stride) {
         if (lines.along == 1) {
             for (int64_t i = 0; i < height; ++i) {
                 const Elem* from = lines.data + i * lines.across;

@@ -30,7 +30,8 @@ template <class Out, class Epilogue> struct Thin_out {
 
     // sums[few, count] are those of lines [first, first + count); rows of sums are `stride` apart.
     template <class Acc>
-    __attribute__((noinline)) void put(const Acc* sums, int64_t stride, int64_t few, int64_t first, int64_t count) const {
+    __attribute__((noinline)) void put(const Acc* sums, int64_t stride, int64_t few, int64_t first,
+                                       int64_t count) const {
         if (!turned) {
             for (int64_t i = 0; i < few; ++i) {
                 epilogue(sums + i * stride, out + i * n + first, first, count);
