@@ -190,7 +190,7 @@ def _module(made: Shipped) -> object:
 def bars(folder: Path) -> Iterator[Bar]:
     names = ("matmul", "threshold_activation")
     made = ship([find(name).spec for name in names], folder, "fastops")
-    # The bar is older than matmul's rows of bytes, which are two fifths of the whole.
+    # The bar is older than matmul's rows of bytes, which are three eighths of the whole.
     floats = ship([find(name).spec for name in names], folder / "floats", "fastops", dtype=FLOATS)
     yield "both operators, stripped, for floats", "under 1 MB", f"{floats.size / 1e6:.2f} MB"
     yield "the same with bytes", "", f"{made.size / 1e6:.2f} MB"
