@@ -38,8 +38,9 @@ def command(
 ) -> None:
     """Take an operator once round the loop: build, verify, measure, record.
 
-    Every kernel is verified in every element type it has, then measured at the operator's own
-    shapes. Kernels that run in the emulator are counted instead, at the first of these shapes.
+    Every kernel is verified, in the element types measured by all cases and in its others by a
+    third of them, then measured at the operator's own shapes. Kernels that run in the emulator are
+    counted instead, at the first of these shapes.
     """
     from opwright.bench.measure import backends_of, measure, untimed_on
     from opwright.cli import bench
@@ -58,19 +59,21 @@ def command(
         )
     untimed = untimed_on(found.kernels)
     with common.progress_bar() as progress:
-        whole, part = _verify(found, untimed, [setups[0].dtypes], progress)
-    for report, complete in ((whole, True), (part, False)):
+        used = [s.dtypes for s in setups]
+        measured = [dtypes for at, dtypes in enumerate(used) if dtypes not in used[:at]]
+        whole, *parts = _verify(found, untimed, measured, progress)
+    for report in (whole, *parts):
         if report is not None:
-            record_verdicts(report, complete=complete)
-    verified = _together(found, whole, part)
+            record_verdicts(report, complete=report is whole)
+    verified = _together(found, whole, *parts)
     output.data["verification"] = verification_data(verified)
     output.say(f"\n{found.reference}: verified in {verified.seconds:.0f} s")
     output.say(verification(verified))
-    if part is not None:
+    if any(parts):
         output.say(
-            f"a third of the cases, in one element type, on the "
-            f"{' and '.join(sorted(set(untimed.values())))}; all: "
-            f"opwright verify {shlex.quote(found.reference)}"
+            "all cases in the element types measured; a third of them in the others"
+            + f", and on the {' and '.join(sorted(set(untimed.values())))}" * bool(untimed)
+            + f"; all: opwright verify {shlex.quote(found.reference)}"
         )
     output.say("")
     recorder = bench.Recorder(found, {})
@@ -95,20 +98,30 @@ def command(
 def _verify(
     found: Target,
     untimed: Collection[str],
-    dtypes: Sequence[Mapping[str, DType]],
+    measured: Sequence[Mapping[str, DType]],
     progress: Callable[[int, int, str], None],
-) -> tuple[Report | None, Report | None]:
-    """All cases where kernels run at speed; a third, in ``dtypes``, where accesses are watched."""
+) -> list[Report | None]:
+    """All cases in the element types that are ``measured``, where kernels run at speed.
+
+    Then a third of them in the other types, and a third where accesses are watched, in the first.
+    """
     from opwright.verify.engine import Options, verify
 
     fast = [k for k in found.kernels if k.name not in untimed]
     slow = [k for k in found.kernels if k.name in untimed]
-    return (
-        verify(found.spec, fast, found.reference, progress=progress) if fast else None,
-        verify(found.spec, slow, found.reference, Options(dtypes, quick=True), progress)
-        if slow
-        else None,
-    )
+    others = [
+        d
+        for d in found.spec.signature.choices()
+        if d not in measured and any(found.spec.serves(k, d) for k in fast)
+    ]
+    return [
+        verify(found.spec, kernels, found.reference, options, progress) if kernels else None
+        for kernels, options in (
+            (fast, Options(measured)),
+            (fast if others else [], Options(others, quick=True)),
+            (slow, Options(measured[:1], quick=True)),
+        )
+    ]
 
 
 def _together(found: Target, *reports: Report | None) -> Report:
