@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from opwright.backends.operands import operands_for, walk_over
 from opwright.backends.registry import backend_named
 from opwright.catalog.find import find
 from opwright.ship.tree import Shipped, ship
@@ -49,11 +50,11 @@ int main(int, char** kernels) {
     const DLTensor tc{&c, {kDLCPU, 0}, 2, f32, ones, nullptr, 0};
     const DLTensor tx{&a, {kDLCPU, 0}, 1, f32, ones, nullptr, 0};
     const DLTensor ty{&c, {kDLCPU, 0}, 1, f32, ones, nullptr, 0};
-    opw::Value values[4] = {};
+    opw::Value values[8] = {};  // matmul: three sizes, four strides, and no leading dimensions
     const opw::Threads alone{1, nullptr};
     for (int op = 0; op < 2; ++op) {
         void* tensors[] = {&a, op ? &c : &b, &c};
-        for (opw::Value& value : values) value.i = 1;
+        for (int i = 0; i < 7; ++i) values[i].i = 1;
         if (op) values[1].f = 0.5, values[2].f = 1, values[3].f = 0;
         const opw::Call call{tensors, values, &alone};
         void* kernel = dlopen(kernels[1 + op], RTLD_NOW | RTLD_LOCAL);
@@ -145,10 +146,13 @@ def against_inside(
     arrays = [random.standard_normal(s).astype(np.float32) for s in shape[:-1]]
     out = np.empty(shape[-1], np.float32)
     dims, _ = spec.signature.settle_dims(shape[:-1])
-    values = [*dims.values(), *spec.signature.settle_scalars({}, dtypes).values()]
+    scalars = spec.signature.settle_scalars({}, dtypes)
+    taken, strides = operands_for(spec.signature, variant.kernel, arrays)
+    walk = walk_over(spec.signature, dims, taken)
+    values = spec.signature.values(dims, scalars, strides, walk)
 
     def inside() -> None:
-        bound(arrays, out, values, threads)
+        bound(taken, out, values, threads)
 
     def shipped() -> None:
         getattr(module, name)(*arrays, out=out, threads=threads)
