@@ -29,6 +29,12 @@ template <class Packed> struct Blocks {
 // Up to this many rows, or columns, copying an element of the other operand costs more than it saves.
 constexpr std::int64_t few_rows = 8, few_cols = 2;
 
+// Terms of B that are packed at a time, for all columns of a block.
+#ifndef SLICE
+#define SLICE 8
+#endif
+constexpr std::int64_t pack_terms = SLICE;
+
 // An operand of up to so many bytes stays in L2 while it is used, packed or not.
 constexpr std::int64_t direct_bytes = 128 << 10;
 

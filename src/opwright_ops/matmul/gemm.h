@@ -267,9 +267,13 @@ private:
     // Column panels of lines [first, last), of which the first is a whole number of panels after `to`.
     static void pack_panels(const Lines<ElemB>& lines, int64_t first, int64_t last, int64_t depth,
                             Packed_b* to) {
-        for (int64_t t = first; t < last; t += tile_cols) {
-            Packer<Isa, ElemB, Packed_b>::panel(lines.from(t, 0), std::min<int64_t>(tile_cols, last - t),
-                                                depth, to + t * Depth<Isa>::panel(depth));
+        using Pack_b = Packer<Isa, ElemB, Packed_b>;
+        const int64_t slice = lines.across == 1 ? pack_terms : depth;
+        for (int64_t p = 0; p < depth; p += slice) {
+            for (int64_t t = first; t < last; t += tile_cols) {
+                Pack_b::panel(lines.from(t, p), std::min<int64_t>(tile_cols, last - t),
+                              std::min(slice, depth - p), p, to + t * Depth<Isa>::panel(depth));
+            }
         }
     }
 

@@ -89,12 +89,24 @@ public:
         }
     }
 
-    // A panel of `width` lines and `depth` terms, with zeros behind both: as many whole vectors a row
-    // as the lines need, and terms up to the next multiple of Isa::step.
-    static void panel(Lines<Elem> lines, int64_t width, int64_t depth, Packed* to) {
+    // A panel of `width` lines, or of its terms from `begin` on the next `depth`, with zeros behind both: as
+    // many whole vectors a row as the lines need, and terms up to the next multiple of Isa::step. A part that
+    // is not the last is a multiple of that long.
+    static void panel(Lines<Elem> lines, int64_t width, int64_t depth, int64_t begin, Packed* to) {
         const int64_t row = ceil_div(width, lanes) * block;
-        terms(lines, width, depth, to + Isa::head * row);
-        if constexpr (Isa::head) head(ceil_div(depth, Isa::step) * (Isa::step / group), row, to);
+        Packed* const words = to + (Isa::head + begin / group) * row;
+        terms(lines, width, depth, words);
+        if constexpr (Isa::head) {
+            // In front, what flipping A adds to the sums of each column, negated.
+            const int64_t groups = ceil_div(depth, Isa::step) * (Isa::step / group);
+            for (int64_t v = 0; v < row; v += block) {
+                Words added{};
+                for (int64_t q = 0; q < groups; ++q) {
+                    added = Isa::dot(Words{} + Isa::flip_a, Isa::words(words + q * row + v), added);
+                }
+                store(to + v, begin > 0 ? Isa::words(to + v) - added : -added);
+            }
+        }
     }
 
     // The words of one line: `block` terms next to each other.
@@ -128,17 +140,6 @@ public:
     }
 
 private:
-    // In front of `groups` rows of words, what flipping A adds to the sums of each column, negated.
-    static void head(int64_t groups, int64_t row, Packed* to) {
-        for (int64_t v = 0; v < row; v += block) {
-            Words added{};
-            for (int64_t q = 1; q <= groups; ++q) {
-                added = Isa::dot(Words{} + Isa::flip_a, Isa::words(to + q * row + v), added);
-            }
-            store(to + v, -added);
-        }
-    }
-
     // Not inlined: it is long, and the other way, which is short, is.
     __attribute__((noinline)) static void terms_turned(Lines<Elem> lines, int64_t width, int64_t depth,
                                                        Packed* to) {
@@ -181,6 +182,16 @@ private:
     static Words zip(const Elem* from, int64_t along) {
         if constexpr (group == 1) {
             return load(from);
+        } else if constexpr (group == 4 && sizeof(Elem) == 1 && lanes == 16) {
+            // The terms' rows as the rows of a 4 x 4 matrix of words, transposed, and then the bytes of each
+            // four words: 5 shuffles where widening each to a word takes 10 instructions.
+            Vector<std::uint8_t, 16> rows[4];
+#pragma GCC unroll 4
+            for (int g = 0; g < 4; ++g) std::memcpy(&rows[g], from + g * along, sizeof rows[g]);
+            const auto all = join(join(rows[0], rows[1]), join(rows[2], rows[3]));
+            const auto turned = turn(reinterpret_cast<Words>(all), std::make_integer_sequence<int, 16>{});
+            const auto bytes = turn(reinterpret_cast<Vector<std::uint8_t, 64>>(turned), std::make_integer_sequence<int, 64>{});
+            return reinterpret_cast<Words>(bytes) ^ Flip;
         } else {
             Words words = first(widen(from));
 #pragma GCC unroll 4

@@ -63,7 +63,7 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
                     for (int64_t p = 0; p < terms; ++p) {
                         __builtin_prefetch(b.from(j + t + dot_ahead, c * depth + p).data);
                     }
-                    Packer<Isa, ElemB, Packed_b>::panel(b.from(j + t, c * depth), wide, terms, panel);
+                    Packer<Isa, ElemB, Packed_b>::panel(b.from(j + t, c * depth), wide, terms, 0, panel);
                     for (int64_t part = 0; part < parts; ++part) {
                         const int64_t top = cut(few, part, parts);
                         Micro::multiply(cut(few, part + 1, parts) - top, wide, padded,

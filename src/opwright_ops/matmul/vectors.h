@@ -37,6 +37,21 @@ Words interleave(Words x, Words y, std::integer_sequence<int, I...>) {
     return __builtin_shufflevector(x, y, (I / 2 + I % 2 * lanes + High * lanes / 2)...);
 }
 
+// One vector after the other.
+template <class Half, int... I>
+auto join(Half x, Half y, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(x, y, I...);
+}
+template <class Half> auto join(Half x, Half y) {
+    return join(x, y, std::make_integer_sequence<int, 2 * sizeof(Half) / sizeof(x[0])>{});
+}
+
+// Of each 16 elements, a 4 x 4 matrix, the transpose.
+template <class Words, int... I>
+Words turn(Words x, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(x, x, (I / 16 * 16 + I % 4 * 4 + I / 4 % 4)...);
+}
+
 // As many registers as each has lanes. Interleaving register i with i + lanes / 2 moves the top bit of a
 // register's number to the bottom of the lane's: after log2(lanes) rounds they have changed places.
 template <int Lanes, class Words>
