@@ -8,7 +8,7 @@
 #define DEPTH_LINES 16
 #endif
 #ifndef COLS_64
-#define COLS_64 8
+#define COLS_64 16
 #endif
 
 namespace gemm {
@@ -29,11 +29,9 @@ template <class Packed> struct Blocks {
 // Up to this many rows, or columns, copying an element of the other operand costs more than it saves.
 constexpr std::int64_t few_rows = 8, few_cols = 2;
 
-// Terms of B that are packed at a time, for all columns of a block.
-#ifndef SLICE
-#define SLICE 8
-#endif
-constexpr std::int64_t pack_terms = SLICE;
+// Terms of B that are packed at a time, for all columns of a block: pieces of rows that are read whole, of
+// few enough rows that lines which two panels share are still in L1.
+template <class Packed> constexpr std::int64_t pack_terms = sizeof(Packed) == 1 ? 16 : 8;
 
 // An operand of up to so many bytes stays in L2 while it is used, packed or not.
 constexpr std::int64_t direct_bytes = 128 << 10;
