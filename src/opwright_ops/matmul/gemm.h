@@ -268,7 +268,8 @@ private:
     static void pack_panels(const Lines<ElemB>& lines, int64_t first, int64_t last, int64_t depth,
                             Packed_b* to) {
         using Pack_b = Packer<Isa, ElemB, Packed_b>;
-        const int64_t slice = lines.across == 1 ? pack_terms<Packed_b> : depth;
+        const bool neighbours = lines.across == 1 && last - first > tile_cols;
+        const int64_t slice = neighbours ? pack_terms<Packed_b> : depth;
         for (int64_t p = 0; p < depth; p += slice) {
             for (int64_t t = first; t < last; t += tile_cols) {
                 Pack_b::panel(lines.from(t, p), std::min<int64_t>(tile_cols, last - t),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "micro_avx2.h"
 #include "micro_kernel.h"
 #include "opwright/types.h"
 #include "vectors.h"
@@ -23,6 +24,7 @@ template <class Acc> struct Avx512;
 template <> struct Avx512<double> : Avx512Tile, Widened<double> {
     using Acc = double;
     using Vec = double __attribute__((vector_size(64)));
+    using Narrow = Avx2<double>;
     static constexpr int lanes = 8;
 
     static Vec fma(Vec x, Vec y, Vec z) {
@@ -53,6 +55,7 @@ private:
 template <> struct Avx512<float> : Avx512Tile, Widened<float> {
     using Acc = float;
     using Vec = float __attribute__((vector_size(64)));
+    using Narrow = Avx2<float>;
     using Word = std::uint32_t __attribute__((vector_size(64)));
     using Half = std::uint16_t __attribute__((vector_size(32)));
     static constexpr int lanes = 16;

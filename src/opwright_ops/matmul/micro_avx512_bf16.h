@@ -16,6 +16,7 @@ struct Avx512Bf16 : Avx512<float> {
     using Thin = Avx512Bf16;
     using Packed_a = opw::bf16;
     using Packed_b = opw::bf16;
+    using Narrow = void;
     using Words = std::uint32_t __attribute__((vector_size(64)));
     static constexpr int group = 2, step = 2, head = 0;
 

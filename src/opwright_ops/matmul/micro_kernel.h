@@ -19,6 +19,7 @@
 //   flip_a                  bits that packing flips in each word of A
 //   head                    1 where a panel of B has a row of words more, in front: what its sums start from
 //                           to undo the flips; else 0
+//   Narrow                  the same with registers half as wide, for tiles that need no more; or void
 //
 // and, where `group` is not 1, a register of words and what is done with it:
 //
@@ -33,6 +34,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "vectors.h"
@@ -49,6 +51,7 @@ inline bool in_one_page(const void* p, std::size_t bytes) {
 template <class Elem> struct Widened {
     using Packed_a = Elem;
     using Packed_b = Elem;
+    using Narrow = void;
     static constexpr int group = 1, step = 1, head = 0;
     static constexpr std::uint32_t flip_a = 0;
 };
@@ -150,23 +153,40 @@ public:
     // As above, for 0 < height <= Isa::rows and 0 < width <= cols.
     static void multiply(int64_t height, int64_t width, int64_t depth, const Packed_a* a, int64_t lda,
                          const Packed_b* b, int64_t ldb, Acc* c, int64_t ldc, bool add) {
+        if constexpr (narrows) {
+            if (width <= Narrow::lanes) {
+                narrow[height - 1](depth, a, lda, b, ldb, c, ldc, static_cast<int>(width), add);
+                return;
+            }
+        }
         const int64_t vectors = ceil_div(width, Isa::lanes);
         const int last = static_cast<int>(width - (vectors - 1) * Isa::lanes);
         kernels[vectors - 1][height - 1](depth, a, lda, b, ldb, c, ldc, last, add);
     }
 
 private:
+    using Narrow = typename Isa::Narrow;
     using Heights = std::array<Kernel, Isa::rows>;
+    static constexpr bool narrows = !std::is_void_v<Narrow>;
 
-    template <int Vectors, int... I>
-    static constexpr Heights of_width(std::integer_sequence<int, I...>) {
-        return {{&micro_kernel<Isa, I + 1, Vectors>...}};
+    using All_heights = std::make_integer_sequence<int, Isa::rows>;
+
+    template <class I, int Vectors, int... Row>
+    static constexpr Heights of_width(std::integer_sequence<int, Row...>) {
+        return {{&micro_kernel<I, Row + 1, Vectors>...}};
     }
     template <int... Width>
     static constexpr std::array<Heights, Isa::vectors> of_widths(std::integer_sequence<int, Width...>) {
-        return {{of_width<Width + 1>(std::make_integer_sequence<int, Isa::rows>{})...}};
+        return {{of_width<Isa, Width + 1>(All_heights{})...}};
     }
     static constexpr auto kernels = of_widths(std::make_integer_sequence<int, Isa::vectors>{});
+    static constexpr Heights narrow = [] {
+        if constexpr (narrows) {
+            return of_width<Narrow, 1>(All_heights{});
+        } else {
+            return Heights{};
+        }
+    }();
 };
 
 }  // namespace gemm

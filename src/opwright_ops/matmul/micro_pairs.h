@@ -22,6 +22,7 @@ template <int Bytes> struct Pairs {
     using Acc = std::int32_t;
     using Packed_a = std::int16_t;
     using Packed_b = std::int16_t;
+    using Narrow = void;
     using Vec = Vector<std::uint32_t, Bytes / 4>;
     static constexpr int lanes = Bytes / 4, group = 2, step = 2, head = 0;
     static constexpr std::uint32_t flip_a = 0;

@@ -162,17 +162,19 @@ private:
         const int64_t vectors = ceil_div(width, lanes), row = vectors * block;
         const int64_t groups = ceil_div(depth, Isa::step) * (Isa::step / group);
         if (lines.along == 1 && lines.across != 1) return terms_turned(lines, width, depth, to);
-        const int64_t whole = lines.across == 1 ? width / lanes : 0;
-        for (int64_t q = 0; q < groups; ++q, to += row) {
-            const Lines<Elem> at = lines.from(0, q * group);
-            const int64_t terms = std::min<int64_t>(group, depth - q * group);
-            int64_t v = 0;
-            if (terms == group) {
+        const int64_t whole = lines.across == 1 && depth >= group ? width / lanes : 0;
+        const int64_t full = depth / group;  // rows of words that have all their terms
+        for (int64_t q = 0; q < (whole > 0 ? full : 0); ++q) {
+            const Elem* const from = lines.from(0, q * group).data;
 #pragma GCC unroll 4
-                for (; v < whole; ++v) store(to + v * block, zip(at.data + v * lanes, at.along));
+            for (int64_t v = 0; v < whole; ++v) {
+                store(to + q * row + v * block, zip(from + v * lanes, lines.along));
             }
-            for (; v < vectors; ++v) {
-                store(to + v * block, zip_part(at.from(v * lanes, 0), width - v * lanes, terms));
+        }
+        for (int64_t v = 0; v < vectors; ++v) {
+            for (int64_t q = v < whole ? full : 0; q < groups; ++q) {
+                store(to + q * row + v * block,
+                      zip_part(lines.from(v * lanes, q * group), width - v * lanes, depth - q * group));
             }
         }
     }
