@@ -269,13 +269,15 @@ private:
                             Packed_b* to) {
         using Pack_b = Packer<Isa, ElemB, Packed_b>;
         const bool neighbours = lines.across == 1 && last - first > tile_cols;
-        const int64_t slice = neighbours ? pack_terms<Packed_b> : depth;
-        for (int64_t p = 0; p < depth; p += slice) {
+        const int64_t slice = neighbours ? ceil_div(pack_terms<Packed_b>, Isa::step) * Isa::step : depth;
+        int64_t p = 0;
+        do {  // once even for no terms: what comes in front of them is read
             for (int64_t t = first; t < last; t += tile_cols) {
                 Pack_b::panel(lines.from(t, p), std::min<int64_t>(tile_cols, last - t),
                               std::min(slice, depth - p), p, to + t * Depth<Isa>::panel(depth));
             }
-        }
+            p += slice;
+        } while (p < depth);
     }
 
     static int64_t panel_offset(int64_t block, int64_t begin, int64_t depth, int64_t j, int64_t n) {

@@ -92,8 +92,7 @@ public:
     // A panel of `width` lines, or of its terms from `begin` on the next `depth`, with zeros behind both: as
     // many whole vectors a row as the lines need, and terms up to the next multiple of Isa::step. A part that
     // is not the last is a multiple of that long.
-    __attribute__((noinline)) static void panel(Lines<Elem> lines, int64_t width, int64_t depth, int64_t begin,
-                                                Packed* to) {
+    static void panel(Lines<Elem> lines, int64_t width, int64_t depth, int64_t begin, Packed* to) {
         const int64_t row = ceil_div(width, lanes) * block;
         Packed* const words = to + (Isa::head + begin / group) * row;
         terms(lines, width, depth, words);
