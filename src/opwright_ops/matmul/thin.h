@@ -21,6 +21,7 @@ namespace gemm {
 // so many elements ahead. 8 x 4096 floats of sums are 128 KiB of L2. (8 x 4096 x 4096 in f32: 4.3 ms; with
 // a quarter of the sums 5.8, with 16 rows 4.7, with 32 rows and streams 9.1.)
 constexpr int64_t thin_width = 4096, thin_depth = 8, ahead = 64;
+
 // Where sums of many x few go: the few are rows of the output, or (`turned`) columns.
 template <class Out, class Epilogue> struct Thin_out {
     Out* out;
@@ -79,22 +80,20 @@ void add_terms(int64_t depth, const typename Isa::Acc* factors, const Elem* line
     }
 }
 
-// The same for `cols` lines, any number.
+// The same for `cols` lines, any number, and a depth up to `thin_depth`. There is room for sums of as many
+// lines as whole registers hold.
 template <class Isa, int Few, class Elem>
 void add_terms(int64_t depth, const typename Isa::Acc* factors, const Elem* lines, int64_t along,
                typename Isa::Acc* sums, int64_t stride, int64_t cols) {
-    using Acc = typename Isa::Acc;
     constexpr int vectors = 2, wide = vectors * Isa::lanes;
     int64_t j = 0;
     for (; j + wide <= cols; j += wide) {
         add_terms<Isa, Few, vectors>(depth, factors, lines + j, along, sums + j, stride);
     }
-    for (; j < cols; ++j) {
-        for (int64_t d = 0; d < depth; ++d) {
-            const Acc term = static_cast<Acc>(lines[d * along + j]);
-            for (int64_t i = 0; i < Few; ++i) sums[i * stride + j] += factors[d * Few + i] * term;
-        }
-    }
+    if (j == cols) return;
+    Elem last[thin_depth * wide] = {};
+    for (int64_t d = 0; d < depth; ++d) std::copy_n(lines + d * along + j, cols - j, last + d * wide);
+    add_terms<Isa, Few, vectors>(depth, factors, last, wide, sums + j, stride);
 }
 
 // Lines that are neighbours: their terms, a few at a time, are added to `Few` rows of sums, of which `few`
@@ -108,7 +107,8 @@ void thin_neighbours(const typename Isa::Acc* factors, int64_t few, const Lines<
         alignas(64) Acc sums[Few * thin_width];
         for (int64_t j = begin; j < end; j += thin_width) {
             const int64_t cols = std::min(thin_width, end - j);
-            for (int i = 0; i < Few; ++i) std::fill_n(sums + i * thin_width, cols, Acc{0});
+            const int64_t held = ceil_div(cols, 64) * 64;
+            for (int i = 0; i < Few; ++i) std::fill_n(sums + i * thin_width, held, Acc{0});
             for (int64_t p = 0; p < k; p += thin_depth) {
                 add_terms<Isa, Few>(std::min(thin_depth, k - p), factors + p * Few,
                                     many.from(j, p).data, many.along, sums, thin_width, cols);
