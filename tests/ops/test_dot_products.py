@@ -88,10 +88,22 @@ def test_extremes_neither_saturate_nor_wrap(rung: Any, left: str) -> None:
                 check(rung, a, b)
 
 
+# Around the 2048 terms that are read at a time where those of B are neighbours, for up to 64 rows.
+PIECES = [(5, 33, 2047), (9, 31, 2048), (64, 40, 2049), (65, 33, 2050), (17, 64, 4100)]
+
+
 @each_left
 def test_sizes_around_tiles_and_layouts(rung: Any, left: str) -> None:
     sizes = [(2, 31, 9), (4, 17, 65), (6, 16, 64), (12, 32, 20), (13, 65, 129), (16, 100, 33)]
-    for m, n, k in [*sizes, (31, 33, 63), (33, 15, 257), (65, 2, 40), (50, 4, 100), (70, 70, 1100)]:
+    for m, n, k in [
+        *sizes,
+        (31, 33, 63),
+        (33, 15, 257),
+        (65, 2, 40),
+        (50, 4, 100),
+        (70, 70, 1100),
+        *PIECES,
+    ]:
         a, b = bytes_of(BYTES[left]["T"], (m, k), m), bytes_of(BYTES[left]["U"], (k, n), n)
         check(rung, a, b)
         check(rung, np.asfortranarray(a), b)

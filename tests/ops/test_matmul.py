@@ -103,6 +103,16 @@ def test_whole_numbers_are_exact_at_awkward_sizes(rung: Any, dtype: np.dtype[Any
 
 
 @each_dtype
+def test_columns_whose_terms_are_neighbours(rung: Any, dtype: np.dtype[Any]) -> None:
+    # Up to 64 rows take 2 KiB of them at a time: 256, 512 or 1024 terms, by the packed type.
+    for m, n in ((5, 40), (9, 31), (12, 33), (17, 64), (64, 1), (65, 33)):
+        for k in (0, 3, 255, 256, 257, 511, 513, 1023, 1024, 1025):
+            a, b = signs((m, k), dtype, seed=m), np.asfortranarray(signs((k, n), dtype, seed=n))
+            exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(dtype).astype(np.float64)
+            np.testing.assert_array_equal(product(rung, a, b), exact, f"m={m} n={n} k={k}")
+
+
+@each_dtype
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 40), (40, 1), (13, 33)])
 def test_sums_are_not_rounded_on_their_way(rung: Any, dtype: np.dtype[Any], m: int, n: int) -> None:
     # One past the whole numbers that 16 bits hold: 257 in bfloat16 and 2049 in float16. Every sum

@@ -329,9 +329,14 @@ void multiply(Operand<ElemA> a, SourceB b, Out* out, int64_t m, int64_t n, int64
         if constexpr (Isa::group > 1) {
             if (thin_dot<typename Isa::Thin>(rows_of(a), cols_of(b), out, m, n, k, epilogue)) return;
         } else {
-            const Thin_out<Out, Epilogue> to{out, n, m > few_rows, epilogue};
-            if (m <= few_rows && thin<Isa>(rows_of(a), m, cols_of(b), n, k, to)) return;
-            if (n <= few_cols && m > few_rows && thin<Isa>(cols_of(b), n, rows_of(a), m, k, to)) return;
+            const Lines<ElemA> rows = rows_of(a);
+            const Lines<typename SourceB::Element> cols = cols_of(b);
+            const Thin_out<Out, Epilogue> straight{out, n, false, epilogue}, turned{out, n, true, epilogue};
+            if (m <= few_rows && thin<Isa>(rows, m, cols, n, k, straight)) return;
+            if (n <= few_cols && m > few_rows && thin<Isa>(cols, n, rows, m, k, turned)) return;
+            if (m <= few_turned_rows && cols.along == 1 && cols.across != 1) {
+                return few_rows_of_tiles<Isa>(rows, m, cols, n, k, straight);
+            }
         }
     }
     Gemm<Isa, ElemA, SourceB, Out, Epilogue>(a, b, out, m, n, k, epilogue).run();
