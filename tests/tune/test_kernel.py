@@ -75,7 +75,9 @@ def tuned_at(
     [dtypes] = parse_dtypes(spec.signature, "f32" if spec.signature.variables else "")
     setup = Setup(selected_case(spec, dtypes, shape), 1, "warm")
     run = history.start_run("tune", backend_named("cpu").probe().fingerprint, {})
-    return tune(spec, target.kernels[0], target.reference, setup, budget, history, run, **more)
+    rows = target.kernels[:1]
+    [tuned] = tune(spec, rows, target.reference, setup, budget, history, run, **more)
+    return tuned
 
 
 def kept(history: History, name: str = "affine", **key: Any) -> dict[int, Configuration]:

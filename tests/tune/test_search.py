@@ -38,7 +38,7 @@ class Fake:
         self.confirmed: list[Params] = []
         self._drift = drift
 
-    def prefetch(self, configurations: Sequence[Params]) -> None:
+    def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
         pass
 
     def verify(self, configuration: Params) -> Failure | None:
@@ -236,7 +236,7 @@ class Others:
         self.cost, self.many, self.fails = cost, many, fails
         self.asked: list[Params] = []
 
-    def prefetch(self, configurations: Sequence[Params]) -> None: ...
+    def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None: ...
 
     def measure(
         self, configurations: Sequence[Params], anchor: Params, rounds: int, until: float
