@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal, Self
 
@@ -143,20 +143,22 @@ def tune(
             except KeyboardInterrupt:
                 fastest, interrupted = None, True
             entrant, *waiting = waiting
-            why = entrant.passed_over(fastest)
-            if interrupted or why:
-                if entrant.search.trials or why:
-                    yield entrant.tuned(entrant.search.decide(interrupted=interrupted), why)
+            if interrupted:
+                if entrant.search.trials:
+                    yield entrant.tuned(entrant.search.decide(interrupted=True))
                 continue
-            rivals = [e.weight(fastest) for e in waiting if not e.passed_over(fastest)]
-            share = entrant.weight(fastest) / sum(rivals, entrant.weight(fastest))
-            entrant.search.allow(max(0.0, end - time.monotonic()) * share)
-            found = entrant.search.run(STRATEGIES[strategy])
+            if why := entrant.passed_over(fastest):
+                found = entrant.untuned()
+            else:
+                rivals = [e.weight(fastest) for e in waiting if not e.passed_over(fastest)]
+                share = entrant.weight(fastest) / sum(rivals, entrant.weight(fastest))
+                entrant.search.allow(max(0.0, end - time.monotonic()) * share)
+                found = entrant.search.run(STRATEGIES[strategy])
+                entrant.laboratory.rest()
+                interrupted = found.interrupted
             entrant.laboratory.settle(found)
-            entrant.laboratory.rest()
             forget(spec)
-            interrupted = found.interrupted
-            yield entrant.tuned(found)
+            yield entrant.tuned(found, why)
 
 
 @dataclass
@@ -203,6 +205,15 @@ class _Entrant:
         least = fastest.nanoseconds
         ratio = self.nanoseconds / least
         return f"{ratio:.1f} times as slow as {name}" if self.far_from(least) else ""
+
+    def untuned(self) -> Found:
+        """What is left of it where it is passed over: what won before, else the default.
+
+        Calls compare the kernels by these times.
+        """
+        found = self.search.decide()
+        timed = [c for c in self.search.first if c in found.trials and found.trials[c].relative]
+        return replace(found, winner=timed[-1] if timed else None, too_short=False)
 
     def tuned(self, found: Found, passed_over: str = "") -> Tuned:
         """What is known of it."""
