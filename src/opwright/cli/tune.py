@@ -75,8 +75,9 @@ def command(
 ) -> None:
     """Find the fastest verified parameters of kernels, for given shapes, within a time budget.
 
-    Every kernel with tunables is tuned at every shape, of an audit those first that took the model
-    most time; the budget is for all of them together. With
+    At every shape, of an audit those first that took the model most time, the kernels with tunables
+    are tuned that may be the fastest by the times of their defaults; the budget is for all of them
+    together. A kernel that is named is tuned however slow it is. With
     --import or --export nothing is tuned: results go from a file to the history, or to a file.
     """
     from opwright.backends.registry import backend_named

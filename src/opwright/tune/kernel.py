@@ -45,8 +45,8 @@ FIRST_LIMIT = 10.0
 # Of several kernels, one that is this much slower than the best, each with what is known of it by
 # then, is not tuned: tuning would have to gain more.
 SLOWER = 2.0
-# Of the budget, the most that may go on timing the defaults of several kernels.
-DEFAULTS_SHARE = 0.5
+# The part of the budget in which builds of the defaults of several kernels are begun.
+BUILDING_SHARE = 0.4
 
 
 class TooSlowError(Exception):
@@ -137,7 +137,7 @@ def tune(
         for number in range(len(entrants)):
             try:
                 if number == 0 and len(entrants) > 1:
-                    _time_defaults(entrants, end - (1 - DEFAULTS_SHARE) * budget)
+                    _time_defaults(entrants, budget, end)
                     waiting = sorted(entrants, key=lambda entrant: entrant.nanoseconds)
                 fastest = None if interrupted else _fastest(entrants)
             except KeyboardInterrupt:
@@ -231,27 +231,32 @@ def _named(
     return lambda done, total, what: progress(done, total, f"{kernel.name}: {what}")
 
 
-def _time_defaults(entrants: Sequence[_Entrant], until: float) -> None:
-    """Time the defaults, and what won before, those first that are likely to be fast: the last.
+def _time_defaults(entrants: Sequence[_Entrant], budget: float, end: float) -> None:
+    """Time the defaults, and what won before, of those first that are likely to be fast: the last.
 
-    All are built before any is timed, several at once.
+    All are built before any is timed, several at once; what is not built in time is left out.
     """
     order = [*reversed(entrants)]
     several = len(os.sched_getaffinity(0))
+    built: list[_Entrant] = []
     for index, entrant in enumerate(order):
-        if time.monotonic() >= until:
+        if time.monotonic() >= end - (1 - BUILDING_SHARE) * budget:
             break
+        entrant.search.report("building")
         for one in order[index : index + several]:
             one.laboratory.prefetch(one.search.first)
         entrant.laboratory.make_ready()
-    least = math.inf
+        built.append(entrant)
     for entrant in order:
+        entrant.laboratory.rest()
+    least = math.inf
+    for entrant in built:
         laboratory, search = entrant.laboratory, entrant.search
         try:
             laboratory.hurry(least)
-            search.measure_here(search.first, FEWEST, until)
+            search.measure_here(search.first, FEWEST, end)
             if not entrant.far_from(least):
-                search.measure_here(search.first, MIN_ROUNDS - FEWEST, until)
+                search.measure_here(search.first, MIN_ROUNDS - FEWEST, end)
         except TooSlowError:
             entrant.slow = True
         laboratory.rest()
@@ -361,22 +366,23 @@ class Laboratory:
         self._open()
         wait(self._builds.values())
 
-    def _quiet(self) -> None:
-        """End what compiles on the cores of the timed kernel: what has begun is waited for."""
-        if not self._beside:
-            ended = [c for c, build in self._builds.items() if build.cancel()]
-            for configuration in ended:
-                del self._builds[configuration]
-            wait([build for build in self._builds.values() if not build.done()])
+    def _end_builds(self) -> None:
+        """Let nothing compile any more: what has begun is waited for."""
+        ended = [c for c, build in self._builds.items() if build.cancel()]
+        for configuration in ended:
+            del self._builds[configuration]
+        wait([build for build in self._builds.values() if not build.done()])
 
     def hurry(self, nanoseconds: float) -> None:
         """Until ``rest``, raise ``TooSlowError`` where a call takes ``HANG_FACTOR`` times this."""
-        if nanoseconds < math.inf:
+        limit = max(LEAST_LIMIT, HANG_FACTOR * nanoseconds * 1e-9)
+        if limit < self._full_limit:
             self._hurried = True
-            self._give_up_after(max(LEAST_LIMIT, HANG_FACTOR * nanoseconds * 1e-9))
+            self._give_up_after(limit)
 
     def rest(self) -> None:
-        """End the workers, and with them the memory that they share, until they are needed."""
+        """Leave the machine to another kernel: end compilers and workers, and free their memory."""
+        self._end_builds()
         self._hurried = False
         self._give_up_after(self._full_limit)
 
@@ -515,7 +521,8 @@ class Laboratory:
 
     def sample(self, configuration: Params) -> float | Failure:
         """See ``Subject.sample``: one sample in a worker that only measures."""
-        self._quiet()
+        if not self._beside:
+            self._end_builds()
         if self._timer is None:
             device = self._opened.enter_context(self._backend.open(self._time_limit))
             own = self._own()

@@ -225,12 +225,12 @@ class Search:
         if self._helpers is None or self.anchor is None:
             return known
         there = [c for c in configurations if c != self.anchor and not self._failed(c)]
-        self._report(f"measuring {len(there)} elsewhere")
+        self.report(f"measuring {len(there)} elsewhere")
         for trials in self._helpers.measure(there, self.anchor, rounds, until):
             adopted = [self._adopt(trial) for trial in trials if trial.configuration in there]
             known |= {trial.configuration for trial in adopted}
             self._keep(adopted)
-            self._report(f"measuring {len(there) - len(known)} elsewhere")
+            self.report(f"measuring {len(there) - len(known)} elsewhere")
         return known
 
     def _failed(self, configuration: Params) -> bool:
@@ -257,7 +257,7 @@ class Search:
             return True
         if not self._holds(configuration, self._end) or self._clock() >= self._end:
             return False
-        self._report(f"verifying {text(configuration)}")
+        self.report(f"verifying {text(configuration)}")
         trial = self.trials[configuration]
         trial.failure = self._subject.confirm(configuration)
         if trial.failure is None:
@@ -296,7 +296,8 @@ class Search:
             done |= self._take_round(timed, until)
             if number + 1 == FEWEST:
                 timed = [c for c in timed if c == self.anchor or not self._hopeless(c)]
-        self._to_time = (self._clock() - began) / (len(ready) + 1)
+        if new:
+            self._to_time = (self._clock() - began) / (len(ready) + 1)
         self._keep([trial for c, trial in self.trials.items() if c in done])
 
     def _hopeless(self, configuration: Params) -> bool:
@@ -311,7 +312,7 @@ class Search:
         if configuration not in self.trials or configuration in self._away:
             if self._clock() >= until:
                 return False
-            self._report(f"verifying {text(configuration)}")
+            self.report(f"verifying {text(configuration)}")
             trial = self.trials.get(configuration) or Trial(configuration)
             trial.failure = trial.failure or self._subject.verify(configuration)
             self.trials[configuration] = trial
@@ -330,7 +331,7 @@ class Search:
             trial = self.trials[configuration]
             if trial.failure is not None or self._clock() >= until:
                 continue
-            self._report(f"measuring {text(configuration)}")
+            self.report(f"measuring {text(configuration)}")
             sample = self._subject.sample(configuration)
             if isinstance(sample, Failure):
                 trial.failure = sample
@@ -435,7 +436,8 @@ class Search:
             winner = default
         return Found(winner, ranking, self.trials, noise, too_short, complete, interrupted)
 
-    def _report(self, what: str) -> None:
+    def report(self, what: str) -> None:
+        """Tell ``progress`` what is going on, and what is best so far."""
         if self._progress is None:
             return
         best = self.best()
