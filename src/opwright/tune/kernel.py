@@ -244,7 +244,7 @@ def _time_defaults(entrants: Sequence[_Entrant], budget: float, end: float) -> N
             break
         entrant.search.report("building")
         for one in order[index : index + several]:
-            one.laboratory.prefetch(one.search.first)
+            one.laboratory.build(one.search.first)
         entrant.laboratory.make_ready()
         built.append(entrant)
     for entrant in order:
@@ -317,6 +317,7 @@ class Laboratory:
         self._full_limit = self._time_limit = min(TIME_LIMIT, max(FIRST_LIMIT, budget))
         self._threads = setup.threads if kernel.threads else 1
         self._builds: dict[Params, Future[Artifact]] = {}
+        self._next: Sequence[Params] = ()  # to be built beside what is waited for
         self._artifacts: dict[Params, Artifact] = {}
         self._cases: dict[Params, int] = {}
         self._first: dict[Params, float] = {}
@@ -331,8 +332,8 @@ class Laboratory:
         self._hurried = False
         self._timer: tuple[Device, Buffers, list[int | float]] | None = None
         self._beside = _cores_beside(self._threads)
-        cores = len(self._beside) or len(os.sched_getaffinity(0))
-        self._pool = ThreadPoolExecutor(cores, initializer=self._keep_off)
+        self._cores = len(self._beside) or len(os.sched_getaffinity(0))
+        self._pool = ThreadPoolExecutor(self._cores, initializer=self._keep_off)
 
     def __enter__(self) -> Self:
         return self
@@ -354,11 +355,25 @@ class Laboratory:
     def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
         """See ``Subject.prefetch``.
 
-        Where the kernel needs all cores nothing is built while it is timed, so that ``ahead`` would
-        have to be waited for.
+        Where the kernel needs all cores nothing is built while it is timed: then as many as there
+        are cores are begun when one of them is waited for, so that none has to be left unused.
         """
-        for configuration in [*configurations, *(ahead if self._beside else ())]:
-            self._build(configuration)
+        if self._beside:
+            self.build([*configurations, *ahead])
+        else:
+            self._next = configurations
+
+    def build(self, configurations: Sequence[Params]) -> None:
+        """Begin building these."""
+        for configuration in configurations:
+            if configuration not in self._builds:
+                self._builds[configuration] = self._pool.submit(
+                    self._backend.build,
+                    self.spec.signature,
+                    self.kernel,
+                    self.setup.dtypes,
+                    dict(configuration),
+                )
 
     def make_ready(self) -> None:
         """Make all ready that verification needs; return when nothing is being built any more."""
@@ -432,13 +447,8 @@ class Laboratory:
 
     def _build(self, configuration: Params) -> Future[Artifact]:
         if configuration not in self._builds:
-            self._builds[configuration] = self._pool.submit(
-                self._backend.build,
-                self.spec.signature,
-                self.kernel,
-                self.setup.dtypes,
-                dict(configuration),
-            )
+            beside = [c for c in self._next if c != configuration and c not in self._builds]
+            self.build([configuration, *beside[: self._cores - 1]])
         return self._builds[configuration]
 
     def verify(self, configuration: Params) -> Failure | None:

@@ -172,24 +172,23 @@ class Search:
 
     def _explore(self, strategy: Strategy) -> bool:
         batches = strategy(self._space, self._random)
-        if not self._too_late(self._until):
+        if not self._too_late(self._end):
             self._subject.prefetch(self.first)
-        self.measure([c for c in self.first if not self._known(c)], MIN_ROUNDS, self._until)
+        self.measure([c for c in self.first if not self._known(c)], MIN_ROUNDS, self._end)
         builder = self._helpers or self._subject
         try:
             batch = next(batches)
-            while not self._too_late(self._until):
+            while not self._too_late(self._explore_until):
                 builder.prefetch(batch.configurations, batch.ahead)
-                scores = self.measure(batch.configurations, batch.rounds, self._until)
+                scores = self.measure(batch.configurations, batch.rounds, self._explore_until)
                 batch = batches.send(scores)
         except StopIteration:
             return True
+        # A final needs something to compare with the default.
+        if sum(map(self._known, self.trials)) == 1:
+            untried = [c for c in batch.configurations if c not in self.trials]
+            self.measure(untried[:1], batch.rounds, self._end)
         return False
-
-    @property
-    def _until(self) -> float:
-        """When to stop trying more: a final needs something to compare with the anchor."""
-        return self._explore_until if sum(map(self._known, self.trials)) > 1 else self._end
 
     def _too_late(self, until: float, waiting: int = 0) -> bool:
         """Whether one more would not be timed by then, beside the anchor and those ``waiting``.
