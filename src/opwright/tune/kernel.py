@@ -44,7 +44,7 @@ LEAST_LIMIT = 2.0
 FIRST_LIMIT = 10.0
 # Of several kernels, one that is this much slower than the best, each with what is known of it by
 # then, is not tuned: tuning would have to gain more.
-SLOWER = 2.0
+SLOWER = 1.5
 # The part of the budget in which builds of the defaults of several kernels are begun.
 BUILDING_SHARE = 0.4
 
