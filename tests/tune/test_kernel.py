@@ -328,19 +328,8 @@ def test_a_tolerance_that_cannot_be_trusted_is_an_error(tmp_path: Path, history:
         tuned_at(target, history, "n=3")
 
 
-# With each mode a sleep of so many microseconds.
-SLEEPS = (
-    RIGHT
-    + """
-#if MODE == 0
-    usleep(2000);
-#elif MODE == 1
-    usleep(200);
-#elif MODE == 2
-    usleep(180);
-#endif
-"""
-)
+# With each mode a sleep of so many microseconds, which a busy machine does not shorten.
+SLEEPS = RIGHT + "\nusleep((MODE == 0) ? 3000 : (MODE == 1) ? 200 : (MODE == 2) ? 180 : 20);\n"
 
 
 def test_kernels_that_cannot_win_are_timed_but_not_tuned(tmp_path: Path, history: History) -> None:
@@ -391,7 +380,7 @@ def test_a_fast_kernel_that_is_wrong_elsewhere_keeps_none_from_being_tuned(
     assert found["cpu_v2"].found.winner is None
     assert {t.passed_over for t in found.values()} == {""}
     # Both began with 120 s; then the wrong one got the least part of what was left.
-    assert budgets[:2] == [120.0, 120.0] and budgets[2] < 30 and budgets[3] > 60
+    assert budgets[:2] == [120.0, 120.0] and budgets[2] < 40 and budgets[3] > 60
 
 
 def test_a_default_that_does_not_compile_says_nothing_of_the_others(
