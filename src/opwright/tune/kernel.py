@@ -170,19 +170,16 @@ class _Entrant:
     slow: bool = False
 
     @property
-    def samples(self) -> list[float]:
-        """Times of the best configuration so far, in nanoseconds; none where none was timed."""
-        best = self.search.best()
-        return [*best.samples.values()] if best is not None else []
-
-    @property
     def nanoseconds(self) -> float:
-        """Their median; infinite where there are none."""
-        return summary(self.samples).median if self.samples else math.inf
+        """The least median time of its configurations so far; infinite where none was timed."""
+        return min((summary(times).median for times in self._times()), default=math.inf)
 
     def far_from(self, nanoseconds: float) -> bool:
         """Whether even its luckiest time is over ``SLOWER`` times this."""
-        return min(self.samples, default=0.0) > SLOWER * nanoseconds
+        return min(map(min, self._times()), default=0.0) > SLOWER * nanoseconds
+
+    def _times(self) -> list[list[float]]:
+        return [[*t.samples.values()] for t in self.search.trials.values() if t.samples]
 
     def weight(self, fastest: _Entrant | None) -> float:
         """Its part of the budget: what is slower by half is as much less likely to be the best."""
