@@ -272,7 +272,8 @@ def _show(output: common.Output, target: Target, tuned: Tuned) -> None:
     plural = "" if setup.threads == 1 else "s"
     what = f"{setup.threads} thread{plural}, {setup.cache} cache"
     output.say(f"{' '.join(filter(None, words))}, {what}")
-    output.say(configurations(tuned, SHOWN))
+    if tuned.found.trials:
+        output.say(configurations(tuned, SHOWN))
     for finding in tuned.findings:
         output.say(f"{finding.kind}: {finding.message}\n  {finding.command}")
     output.say(f"{conclusion(tuned)}\n")
