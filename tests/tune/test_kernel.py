@@ -427,6 +427,17 @@ def test_an_interruption_while_defaults_are_timed_keeps_them(
     assert {c.kernel for c in history.configurations("affine")} == {"cpu_v2", "cpu_v3"}
 
 
+def test_an_interruption_before_anything_is_known_is_one(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Laboratory, "make_ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        all_tuned(ladder(tmp_path, "[0, 1]", "[1, 2]"), history)
+
+
 def test_nothing_is_compiled_while_a_kernel_that_needs_all_cores_is_timed(
     tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

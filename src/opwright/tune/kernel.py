@@ -108,7 +108,8 @@ def tune(
     Nothing is timed before it was verified on the very inputs, and nothing wins, or is taken for
     the best so far, before it was verified on the quick matrix of cases. What crashes, hangs, is
     wrong or does not compile is kept as such. A ``KeyboardInterrupt`` ends the search, not the
-    iteration: ``found.interrupted`` says so. ``helped`` makes those who measure elsewhere.
+    iteration over what is known by then: ``found.interrupted`` says so. ``helped`` makes those who
+    measure elsewhere.
 
     Raises ``MachineError`` where a kernel cannot run here or the setup does not fit in memory,
     ``OpwrightError`` where the operator's own tolerance cannot be trusted.
@@ -142,6 +143,8 @@ def tune(
                     waiting = sorted(entrants, key=lambda entrant: entrant.nanoseconds)
                 fastest = None if interrupted else _fastest(entrants)
             except KeyboardInterrupt:
+                if not any(entrant.search.trials for entrant in entrants):
+                    raise
                 fastest, interrupted = None, True
             entrant, *waiting = waiting
             if interrupted:

@@ -209,12 +209,11 @@ class Search:
         self.confirm_best()
         return {c: self.trials[c].score for c in wanted if self._known(c)}
 
-    def confirm_best(self) -> Trial | None:
-        """The best that holds on everything, as far as the time suffices to find out."""
+    def confirm_best(self) -> None:
+        """See to it that the best holds on everything, as far as the time suffices."""
         while (best := self.best()) is not None and not self._may_win(best.configuration):
             if best.failure is None:  # the time is over
                 break
-        return best
 
     def _measured_elsewhere(
         self, configurations: Sequence[Params], rounds: int, until: float
