@@ -285,8 +285,8 @@ def conclusion(tuned: Tuned) -> str:
 
     found = tuned.found
     if tuned.passed_over:
-        times = [r.times.median_ns for r in tuned.records.values() if r.times]
-        taken = f"{duration(min(times))}, " if times else ""
+        times = [time for t in found.trials.values() for time in t.samples.values()]
+        taken = f"{duration(min(times))} at best, " if times else ""
         return f"{taken}{tuned.passed_over}: not tuned; name it to tune it"
     tried = f"{len(found.trials)} of {sum(1 for _ in tuned.kernel.space())} configurations tried"
     if found.too_short:

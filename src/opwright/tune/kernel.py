@@ -175,15 +175,9 @@ class _Entrant:
 
     @property
     def nanoseconds(self) -> float:
-        """The least median time of its configurations so far; infinite where none was timed."""
-        return min((summary(times).median for times in self._times()), default=math.inf)
-
-    def far_from(self, nanoseconds: float) -> bool:
-        """Whether even its luckiest time is over ``SLOWER`` times this."""
-        return min(map(min, self._times()), default=0.0) > SLOWER * nanoseconds
-
-    def _times(self) -> list[list[float]]:
-        return [[*t.samples.values()] for t in self.search.trials.values() if t.samples]
+        """The least time so far, of which other programs have the least part; else infinite."""
+        trials = self.search.trials.values()
+        return min((time for t in trials for time in t.samples.values()), default=math.inf)
 
     def weight(self, fastest: _Entrant | None) -> float:
         """Its part of the budget: what is slower by half is as much less likely to be the best."""
@@ -203,9 +197,8 @@ class _Entrant:
             return f"over {HANG_FACTOR:g} times as slow as {name}"
         if not self.search.trials:
             return "no time was left to measure it"
-        least = fastest.nanoseconds
-        ratio = self.nanoseconds / least
-        return f"{ratio:.1f} times as slow as {name}" if self.far_from(least) else ""
+        ratio = self.nanoseconds / fastest.nanoseconds
+        return f"{ratio:.1f} times as slow as {name}" if SLOWER < ratio < math.inf else ""
 
     def untuned(self) -> Found:
         """What is left of it where it is passed over: what won before, else the default.
@@ -251,11 +244,11 @@ def _time_defaults(entrants: Sequence[_Entrant], budget: float, end: float) -> N
     for entrant in order:
         entrant.laboratory.rest()
     least = math.inf
-    for rounds in (FEWEST, MIN_ROUNDS - FEWEST):
+    for rounds in (FEWEST, MIN_ROUNDS):
         for entrant in built:
             # The second time is for what another program, for a while on half of the cores, may
             # have made slow in the first.
-            if entrant.slow or (rounds != FEWEST and entrant.far_from(2 * least)):
+            if entrant.slow or (rounds != FEWEST and entrant.nanoseconds > 2 * SLOWER * least):
                 continue
             try:
                 entrant.laboratory.hurry(least)
