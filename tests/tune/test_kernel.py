@@ -408,6 +408,19 @@ def test_no_time_for_several_kernels(tmp_path: Path, history: History) -> None:
     assert history.configurations("affine") == []
 
 
+def test_calls_too_short_for_the_clock_can_be_compared(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = CpuDevice.clock
+
+    def nothing(self: Any, *words: Any) -> Any:
+        return replace(clock(self, *words), values=(0.0,))
+
+    monkeypatch.setattr(CpuDevice, "clock", nothing)
+    found = all_tuned(ladder(tmp_path, "[0, 1]", "[1, 2]"), history)
+    assert [t.found.winner for t in found.values()] == [(("MODE", 0),), (("MODE", 1),)]
+
+
 def test_an_interruption_while_defaults_are_timed_keeps_them(
     tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

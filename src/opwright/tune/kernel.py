@@ -42,6 +42,10 @@ HANG_FACTOR = 50.0
 LEAST_LIMIT = 2.0
 # What the default itself may take at least, of which nothing is known yet.
 FIRST_LIMIT = 10.0
+# Nanoseconds: the least time there is, and what reading the clock takes, below which times of cold
+# calls tell nothing.
+CLOCK_STEP = 1.0
+CLOCK_COST = 50.0
 # Of several kernels, one that is this much slower than the best, each with what is known of it by
 # then, is not tuned: tuning would have to gain more. Of matmul's packed panels the slowest blocks
 # take 1.1 times as long as the fastest (bf16, 127 x 8191 x 63).
@@ -177,7 +181,8 @@ class _Entrant:
     def nanoseconds(self) -> float:
         """The least time so far, of which other programs have the least part; else infinite."""
         trials = self.search.trials.values()
-        return min((time for t in trials for time in t.samples.values()), default=math.inf)
+        least = min((time for t in trials for time in t.samples.values()), default=math.inf)
+        return max(least, CLOCK_COST)
 
     def weight(self, fastest: _Entrant | None) -> float:
         """Its part of the budget: what is slower by half is as much less likely to be the best."""
@@ -549,11 +554,13 @@ class Laboratory:
             said = f"while it was timed: {taken.message}"
             command = self._bench_command(configuration)
             return self._failed(configuration, taken.kind, said, taken.output, command)
+        # A cold call of empty operands may take no longer than reading the clock, that is 0.
+        nanoseconds = max(taken.values[0], CLOCK_STEP)
         if configuration not in self._first:
             self._first[configuration] = taken.first
-            self._limit(taken.values[0])
+            self._limit(nanoseconds)
         self._calls[configuration] = taken.calls
-        return taken.values[0]
+        return nanoseconds
 
     def _limit(self, nanoseconds: float) -> None:
         """After the first time of all: give up on the others sooner than on the default."""
