@@ -353,6 +353,20 @@ def test_what_is_built_is_compared(budget: float) -> None:
     assert fake.now <= budget + 10
 
 
+def test_what_takes_longer_to_build_than_was_thought_is_compared_all_the_same() -> None:
+    fake = Fake({A: 1.0, B: 0.5})
+    once = fake.verify
+
+    def verify(configuration: Params) -> Failure | None:
+        fake.now += 35 if configuration == B else 0
+        return once(configuration)
+
+    fake.verify = verify  # type: ignore[method-assign]
+    found = search(fake, 70)  # of which exploring has 45.5, and B is built after 52
+    assert found.trials[B].relative and not found.too_short
+    assert found.winner == B
+
+
 def test_one_comparison_comes_before_a_final() -> None:
     """The default is done after 25 of 60 s; another takes 20, and exploring ends after 39."""
     fake = Fake({A: 1.0, B: 0.5}, to_verify=10.0)

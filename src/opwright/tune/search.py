@@ -289,9 +289,11 @@ class Search:
         timed = list(dict.fromkeys([self.anchor, *ready]))
         began, done = self._clock(), set[Params]()
         for number in range(rounds):
-            if self._clock() >= until:
+            # What is verified is timed once at least, and be it in the time of the final.
+            limit = until if number else self._end
+            if self._clock() >= limit:
                 break
-            done |= self._take_round(timed, until)
+            done |= self._take_round(timed, limit)
             if number + 1 == FEWEST:
                 timed = [c for c in timed if c == self.anchor or not self._hopeless(c)]
         if new:
