@@ -114,6 +114,7 @@ def twice(x: Tensor[T, "n"]) -> Tensor[T, "n"]:
 twice.kernels(
     Kernel("cpu_v1.cpp", change="loop", tune={"MODE": [0, 1]}),
     Kernel("npu_v1.cpp", change="of a machine that is not here", tune={"MODE": [0, 1]}),
+    Kernel("npu_v2.cpp", change="of the same machine", tune={"MODE": [0, 1]}),
 )
 '''
 TWICE = """extern "C" void twice(const T* x, T* out, int64_t n) {
@@ -125,13 +126,39 @@ TWICE = """extern "C" void twice(const T* x, T* out, int64_t n) {
 def test_what_cannot_run_here_is_said_and_the_others_are_tuned(
     tmp_path: Path, own_home: Path
 ) -> None:
-    folder = declare(tmp_path / "twice", ELSEWHERE, {"cpu_v1.cpp": TWICE, "npu_v1.cpp": TWICE})
+    sources = dict.fromkeys(("cpu_v1.cpp", "npu_v1.cpp", "npu_v2.cpp"), TWICE)
+    folder = declare(tmp_path / "twice", ELSEWHERE, sources)
     ran = opwright("tune", folder, "--budget", "1ms")
     assert ran.code == 0
-    assert "npu_v1: no backend 'npu' is installed" in ran.out
+    [line] = [line for line in ran.out.splitlines() if "npu" in line]  # one reason, one line
+    assert re.match(r"\S+/npu_v1, \S+/npu_v2: no backend 'npu' is installed", line)
     assert "twice/cpu_v1 f32" in ran.out
     alone = opwright("tune", f"{folder}/npu_v1")
     assert alone.code == 3 and "nothing can be tuned on this machine" in alone.err
+
+
+def test_a_kernel_that_cannot_win_has_one_line(
+    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opwright.tune.search.FINAL_ROUNDS", 20)
+    slow = plain(RIGHT + "\nusleep(MODE);\n", USLEEP)
+    rows = {"v1": ', tune={"MODE": [3000, 1]}', "v2": ', tune={"MODE": [2, 3]}'}
+    ladder = operator(tmp_path, {"v1": slow, "v2": slow}, rows)
+    words = ("tune", ladder.reference, "--budget", "120s", "--shape", "2000")
+    text = opwright(*words)
+    assert text.code == 0
+    [line] = [line for line in text.out.splitlines() if "cpu_v1" in line]
+    assert re.fullmatch(
+        r"affine/cpu_v1: \d\.\d+ ms at best, \d+\.\d times as slow as cpu_v2: not tuned; "
+        r"name it to tune it",
+        line,
+    )
+    first, passed = opwright(*words, "--json").json["data"]["tuned"]
+    assert (first["kernel"], first["passed_over"]) == ("cpu_v2", "")
+    assert passed["kernel"] == "cpu_v1" and "times as slow as cpu_v2" in passed["passed_over"]
+    assert passed["winner"] == {"MODE": 3000} and len(passed["configurations"]) == 1
+    named = opwright("tune", f"{ladder.reference}/cpu_v1", *words[2:])
+    assert "MODE=1 is the fastest" in named.out
 
 
 def test_durations() -> None:

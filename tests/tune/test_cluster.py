@@ -122,9 +122,9 @@ def tuned_with(
         wait_for(lambda: len(cluster.client.nthreads()) == count)
         seen(cluster.client)
         run = history.start_run("tune", backend_named("cpu").probe().fingerprint, {})
-        return tune(
+        [tuned] = tune(
             target.spec,
-            target.kernels[0],
+            target.kernels[:1],
             target.reference,
             setup,
             120.0,
@@ -133,6 +133,7 @@ def tuned_with(
             strategy="exhaustive",
             helped=partial(Helpers, cluster),
         )
+        return tuned
 
 
 def check(found: Tuned, target: Target) -> None:

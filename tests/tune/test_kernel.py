@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,7 @@ import pytest
 
 from cli.tool import declare, empty_history, operator, plain
 from operators import RIGHT
+from opwright.backends.cpu.device import CpuDevice
 from opwright.backends.registry import backend_named
 from opwright.bench.measure import Setup
 from opwright.catalog.find import Target, find
@@ -24,6 +29,7 @@ from opwright.spec.errors import OpwrightError
 from opwright.spec.operator import parse_dtypes
 from opwright.tune import kernel as module
 from opwright.tune.kernel import Tuned, tune
+from opwright.tune.search import Search
 
 F32 = {"T": dtype_named("f32")}
 USLEEP = 'extern "C" int usleep(unsigned); [[maybe_unused]] static int calls;'
@@ -75,7 +81,29 @@ def tuned_at(
     [dtypes] = parse_dtypes(spec.signature, "f32" if spec.signature.variables else "")
     setup = Setup(selected_case(spec, dtypes, shape), 1, "warm")
     run = history.start_run("tune", backend_named("cpu").probe().fingerprint, {})
-    return tune(spec, target.kernels[0], target.reference, setup, budget, history, run, **more)
+    rows = target.kernels[:1]
+    [tuned] = tune(spec, rows, target.reference, setup, budget, history, run, **more)
+    return tuned
+
+
+def ladder(folder: Path, *modes: str, body: str = BODY) -> Target:
+    """Kernels v1, v2 and so on of the same source, which differ in the modes that they list."""
+    names = [f"v{number}" for number in range(1, len(modes) + 1)]
+    rows = {n: f', tune={{"MODE": {m}}}' for n, m in zip(names, modes, strict=True)}
+    return operator(folder, {n: plain(body, USLEEP) for n in names}, rows)
+
+
+def all_tuned(target: Target, history: History, budget: float = 120.0) -> dict[str, Tuned]:
+    """All kernels of ``target`` tuned at n=300, by name, in the order in which they were done."""
+    setup = Setup(selected_case(target.spec, F32, "300"), 1, "warm")
+    run = history.start_run("tune", backend_named("cpu").probe().fingerprint, {})
+    rows = target.kernels
+    found = tune(target.spec, rows, target.reference, setup, budget, history, run)
+    return {tuned.kernel.name: tuned for tuned in found}
+
+
+def tried(tuned: Tuned) -> set[int]:
+    return {mode for configuration in tuned.found.trials for _, mode in configuration}
 
 
 def kept(history: History, name: str = "affine", **key: Any) -> dict[int, Configuration]:
@@ -298,3 +326,168 @@ def test_a_tolerance_that_cannot_be_trusted_is_an_error(tmp_path: Path, history:
     target = find(str(declare(tmp_path / "twice", declaration, {"cpu_v1.cpp": DOUBLE_KERNEL})))
     with pytest.raises(OpwrightError, match="known to be wrong"):
         tuned_at(target, history, "n=3")
+
+
+# With each mode a sleep of so many microseconds, which a busy machine does not shorten.
+SLEEPS = RIGHT + "\nusleep((MODE == 0) ? 3000 : (MODE == 1) ? 200 : (MODE == 2) ? 180 : 20);\n"
+
+
+def test_kernels_that_cannot_win_are_timed_but_not_tuned(tmp_path: Path, history: History) -> None:
+    target = ladder(tmp_path, "[0, 2, 9]", "[1, 9]", "[2, 9]", body=SLEEPS)
+    found = all_tuned(target, history)
+    assert [*found][-1] == "cpu_v1"  # the fastest first
+    # v1 would be the equal of the others with mode 9, which nobody has asked for by name.
+    assert re.fullmatch(r"\d+\.\d times as slow as cpu_v[23]", found["cpu_v1"].passed_over)
+    assert (
+        tried(found["cpu_v1"])
+        == {0}
+        == {c.params["MODE"] for c in history.configurations("affine", "cpu_v1")}
+    )
+    first = next(iter(found.values()))
+    assert not first.passed_over and first.found.winner == (("MODE", 9),)
+    [alone] = [tuned_at(Target(target.spec, target.kernels[:1], "", True), history, "300")]
+    assert not alone.passed_over and alone.found.winner == (("MODE", 9),)
+    assert tried(alone) == {0, 2, 9}
+    # What won before is what it is known for from then on.
+    again = all_tuned(target, history)["cpu_v1"]
+    assert not again.passed_over and tried(again) == {0, 2, 9}
+
+
+def test_calls_know_the_times_of_kernels_that_were_passed_over(
+    tmp_path: Path, history: History
+) -> None:
+    target = ladder(tmp_path, "[1, 9]", "[0, 2]", body=SLEEPS)
+    assert (
+        choose(target.spec, "", F32, {"n": 300}).kernel == "cpu_v2"
+    )  # the last, as nothing is known
+    assert all_tuned(target, history)["cpu_v2"].passed_over
+    chosen = choose(target.spec, "", F32, {"n": 300})
+    assert (chosen.kernel, chosen.params) == ("cpu_v1", {"MODE": 9})
+
+
+def test_a_fast_kernel_that_is_wrong_elsewhere_keeps_none_from_being_tuned(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budgets, allow = list[float](), Search.allow
+
+    def allowed(self: Search, budget: float) -> None:
+        budgets.append(budget)
+        allow(self, budget)
+
+    monkeypatch.setattr(Search, "allow", allowed)
+    found = all_tuned(ladder(tmp_path, "[0, 1]", "[12, 2]"), history)
+    assert found["cpu_v1"].found.winner == (("MODE", 1),)
+    assert found["cpu_v2"].found.winner is None
+    assert {t.passed_over for t in found.values()} == {""}
+    # Both began with 120 s; then the wrong one got the least part of what was left.
+    assert budgets[:2] == [120.0, 120.0] and budgets[2] < 40 and budgets[3] > 60
+
+
+def test_a_default_that_does_not_compile_says_nothing_of_the_others(
+    tmp_path: Path, history: History
+) -> None:
+    found = all_tuned(ladder(tmp_path, "[0, 7]", "[4, 1]"), history)
+    assert found["cpu_v2"].found.winner == (("MODE", 1),)
+    assert found["cpu_v2"].findings[0].kind == "does-not-compile"
+
+
+def test_a_kernel_that_is_far_too_slow_is_not_waited_for_nor_said_to_hang(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEAST_LIMIT", 0.5)
+    body = RIGHT + "\n#if MODE == 3\nif (n == 300) usleep(900000);\n#endif\n"
+    found = all_tuned(ladder(tmp_path, "[3, 1]", "[1, 2]", body=body), history)
+    assert found["cpu_v1"].passed_over == "over 50 times as slow as cpu_v2"
+    assert not found["cpu_v1"].findings and not history.configurations("affine", "cpu_v1")
+    assert found["cpu_v2"].found.winner is not None
+
+
+def test_no_time_for_several_kernels(tmp_path: Path, history: History) -> None:
+    found = all_tuned(ladder(tmp_path, "[0, 1]", "[1, 2]"), history, budget=0.001)
+    assert [t.found.too_short for t in found.values()] == [True, True]
+    assert history.configurations("affine") == []
+
+
+def test_calls_too_short_for_the_clock_can_be_compared(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = CpuDevice.clock
+
+    def nothing(self: Any, *words: Any) -> Any:
+        return replace(clock(self, *words), values=(0.0,))
+
+    monkeypatch.setattr(CpuDevice, "clock", nothing)
+    found = all_tuned(ladder(tmp_path, "[0, 1]", "[1, 2]"), history)
+    assert [t.found.winner for t in found.values()] == [(("MODE", 0),), (("MODE", 1),)]
+
+
+def test_an_interruption_while_defaults_are_timed_keeps_them(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = module.Laboratory.sample
+
+    def sample(self: Any, configuration: Any) -> Any:
+        if self.kernel.name == "cpu_v1":
+            raise KeyboardInterrupt
+        return taken(self, configuration)
+
+    monkeypatch.setattr(module.Laboratory, "sample", sample)
+    found = all_tuned(ladder(tmp_path, "[0, 1]", "[1, 2]", "[2, 1]"), history)
+    assert found.keys() >= {"cpu_v2", "cpu_v3"}
+    assert all(
+        t.found.interrupted and tried(t) <= {1, 2} for n, t in found.items() if n != "cpu_v1"
+    )
+    assert {c.kernel for c in history.configurations("affine")} == {"cpu_v2", "cpu_v3"}
+
+
+def test_an_interruption_before_anything_is_known_is_one(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Laboratory, "make_ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        all_tuned(ladder(tmp_path, "[0, 1]", "[1, 2]"), history)
+
+
+def test_nothing_is_compiled_while_a_kernel_that_needs_all_cores_is_timed(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_cores_beside", lambda threads: set())
+    backend, lock, running, builds = type(backend_named("cpu")), Lock(), 0, list[int]()
+    build, clock = backend.build, CpuDevice.clock
+
+    def counted(self: Any, *words: Any) -> Any:
+        nonlocal running
+        with lock:
+            running += 1
+        builds.append(running)
+        try:
+            time.sleep(0.05)
+            return build(self, *words)
+        finally:
+            with lock:
+                running -= 1
+
+    def quiet(self: Any, *words: Any) -> Any:
+        assert running == 0
+        return clock(self, *words)
+
+    monkeypatch.setattr(backend, "build", counted)
+    monkeypatch.setattr(CpuDevice, "clock", quiet)
+    target = tunable(tmp_path, str([*range(20, 40)]))
+    setup = Setup(selected_case(target.spec, F32, "300"), 1, "warm")
+    with module.Laboratory(
+        *(target.spec, target.kernels[0], target.reference, setup, backend_named("cpu")),
+        *(history, 0, 60.0),
+    ) as laboratory:
+        space = [(("MODE", mode),) for mode in range(20, 40)]
+        laboratory.prefetch(space, ahead=[(("MODE", 20),)])
+        assert laboratory.verify(space[0]) is None
+        assert isinstance(laboratory.sample(space[0]), float)
+        assert len(builds) < len(space)  # what had not begun was left
+        assert laboratory.verify(space[-1]) is None
+        assert isinstance(laboratory.sample(space[-1]), float)
+    if len(os.sched_getaffinity(0)) > 1:
+        assert max(builds) > 1  # several at once, before any of them is timed

@@ -25,6 +25,7 @@ class Fake:
         crashes: Sequence[Params] = (),
         refuted: Sequence[Params] = (),
         drift: Callable[[float], float] = lambda _: 1.0,
+        to_verify: float = 1.0,
     ) -> None:
         self.now = 0.0
         self.verified: list[Params] = []
@@ -37,13 +38,14 @@ class Fake:
         self._refuted = refuted
         self.confirmed: list[Params] = []
         self._drift = drift
+        self._to_verify = to_verify
 
-    def prefetch(self, configurations: Sequence[Params]) -> None:
+    def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
         pass
 
     def verify(self, configuration: Params) -> Failure | None:
         assert configuration not in self.verified
-        self.now += 1
+        self.now += self._to_verify
         self.verified.append(configuration)
         return Failure("wrong", "0 is not 1") if configuration in self._wrong else None
 
@@ -236,7 +238,7 @@ class Others:
         self.cost, self.many, self.fails = cost, many, fails
         self.asked: list[Params] = []
 
-    def prefetch(self, configurations: Sequence[Params]) -> None: ...
+    def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None: ...
 
     def measure(
         self, configurations: Sequence[Params], anchor: Params, rounds: int, until: float
@@ -337,3 +339,54 @@ def test_what_is_far_off_is_not_measured_at_length() -> None:
     assert found.winner == C
     assert len(found.trials[B].samples) == FEWEST
     assert all(len(found.trials[c].samples) > 5 for c in (A, C, D))
+
+
+@pytest.mark.parametrize("budget", [100, 150, 200, 300])
+def test_what_is_built_is_compared(budget: float) -> None:
+    """Building takes as long as ten samples: of 40 configurations few can be tried."""
+    space = [(("X", i),) for i in range(40)]
+    fake = Fake({c: 1.0 - i / 100 for i, c in enumerate(space)}, 0.001, to_verify=10.0)
+    found = Search(space, fake, budget, clock=lambda: fake.now).run(STRATEGIES["exhaustive"])
+    assert not found.too_short and not found.complete
+    assert 2 <= len(fake.verified) < 40
+    assert {c for c, t in found.trials.items() if t.relative} == {*fake.verified}
+    assert fake.now <= budget + 10
+
+
+def test_what_takes_longer_to_build_than_was_thought_is_compared_all_the_same() -> None:
+    fake = Fake({A: 1.0, B: 0.5})
+    once = fake.verify
+
+    def verify(configuration: Params) -> Failure | None:
+        fake.now += 35 if configuration == B else 0
+        return once(configuration)
+
+    fake.verify = verify  # type: ignore[method-assign]
+    found = search(fake, 70)  # of which exploring has 45.5, and B is built after 52
+    assert found.trials[B].relative and not found.too_short
+    assert found.winner == B
+
+
+def test_one_comparison_comes_before_a_final() -> None:
+    """The default is done after 25 of 60 s; another takes 20, and exploring ends after 39."""
+    fake = Fake({A: 1.0, B: 0.5}, to_verify=10.0)
+    found = search(fake, 60)
+    assert found.winner == B and not found.too_short
+
+
+def test_an_interruption_within_a_batch_keeps_its_times() -> None:
+    fake, kept = Fake({A: 1.0, B: 0.5, C: 0.4}), list[Trial]()
+    once = fake.sample
+
+    def sample(configuration: Params) -> float | Failure:
+        if fake.sampled.count(C) == 2:
+            raise KeyboardInterrupt
+        return once(configuration)
+
+    fake.sample = sample  # type: ignore[method-assign]
+    found = Search([A, B, C], fake, 1000, clock=lambda: fake.now, keep=kept.extend).run(
+        STRATEGIES["exhaustive"]
+    )
+    assert found.interrupted
+    timed = {c for c, t in found.trials.items() if t.relative}
+    assert timed == {A, B, C} <= {t.configuration for t in kept}

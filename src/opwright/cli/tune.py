@@ -75,8 +75,9 @@ def command(
 ) -> None:
     """Find the fastest verified parameters of kernels, for given shapes, within a time budget.
 
-    Every kernel with tunables is tuned at every shape, of an audit those first that took the model
-    most time; the budget is for all of them together. With
+    At every shape, of an audit those first that took the model most time, the kernels with tunables
+    are tuned that may be the fastest by the times of their defaults; the budget is for all of them
+    together. A kernel that is named is tuned however slow it is. With
     --import or --export nothing is tuned: results go from a file to the history, or to a file.
     """
     from opwright.backends.registry import backend_named
@@ -91,9 +92,9 @@ def command(
     if source is not None or to is not None:
         _exchange(output, [find(name) for name in targets], source, to)
         return
-    jobs: list[tuple[Target, Kernel, Setup]] = []
-    reasons: list[str] = []
-    for target in [of_backend(find(name), backend) for name in targets]:
+    jobs: list[tuple[Target, Setup, list[Kernel]]] = []
+    reasons: dict[str, list[str]] = {}
+    for target in [of_backend(find(one), backend) for one in targets]:
         tunable = [k for k in target.kernels if k.tune]
         if not tunable:
             names = ", ".join(k.name for k in target.kernels)
@@ -102,21 +103,24 @@ def command(
             )
         counts = [0] if threads is None else common.thread_counts(threads)
         setups = _setups(target.spec, dtype, shape, shapes_from, attr, counts, cache)
-        for kernel in tunable:
-            for setup in setups:
+        for setup in setups:
+            chosen: dict[int, list[Kernel]] = {}
+            for kernel in tunable:
                 reason = why_not(target.spec, kernel, setup.dtypes)
                 if not reason and not backend_named(kernel.backend).timed:
                     reason = f"the {kernel.backend} backend gives no times to choose by"
                 if reason:
-                    reasons.append(f"{target.reference}/{kernel.name}: {reason}")
+                    reasons.setdefault(reason, []).append(f"{target.reference}/{kernel.name}")
                 # Of a kernel of one thread, all numbers of threads are the same.
                 elif kernel.threads or setup.threads == counts[0]:
                     count = setup.threads or thread_limit(backend_named(kernel.backend))
-                    jobs.append((target, kernel, replace(setup, threads=count)))
-    for reason in dict.fromkeys(reasons):
-        output.say(reason)
+                    chosen.setdefault(count, []).append(kernel)
+            jobs += [(target, replace(setup, threads=n), some) for n, some in chosen.items()]
+    said = [f"{', '.join(dict.fromkeys(some))}: {why}" for why, some in reasons.items()]
+    for line in said:
+        output.say(line)
     if not jobs:
-        raise MachineError(f"nothing can be tuned on this machine: {'; '.join(reasons)}")
+        raise MachineError(f"nothing can be tuned on this machine: {'; '.join(said)}")
     with ExitStack() as stack:
         helped = None
         if cluster is not None:
@@ -202,7 +206,7 @@ def _exchange(
 
 def _tune(
     output: common.Output,
-    jobs: Sequence[tuple[Target, Kernel, Setup]],
+    jobs: Sequence[tuple[Target, Setup, Sequence[Kernel]]],
     budget: float,
     strategy: str,
     seed: int,
@@ -217,29 +221,39 @@ def _tune(
         probe = backend_named("cpu").probe()
         facts = {"device": probe.device, **probe.details}
         run = history.start_run(common.command_line(), probe.fingerprint, facts)
-        for number, (target, kernel, setup) in enumerate(jobs):
+        for number, (target, setup, kernels) in enumerate(jobs):
             # What one job leaves over is for the others.
             share = max(0.0, end - time.monotonic()) / (len(jobs) - number)
-            with common.progress_bar() as progress:
-                tuned = tune(
-                    target.spec,
-                    kernel,
-                    target.reference,
-                    setup,
-                    share,
-                    history,
-                    run,
-                    strategy=strategy,
-                    seed=seed,
-                    helped=helped,
-                    progress=progress,
-                )
-            output.data.setdefault("tuned", []).append(tuned_data(target, tuned))
-            output.findings += [to_json(f) for f in tuned.findings]
-            _show(output, target, tuned)
-            if tuned.found.winner is None:
-                output.exit_code = 1
-            if tuned.found.interrupted:
+
+            def tell(done: int, total: int, what: str) -> None:
+                show(done, total, what)  # of the bar that is there by then
+
+            results = tune(
+                target.spec,
+                kernels,
+                target.reference,
+                setup,
+                share,
+                history,
+                run,
+                strategy=strategy,
+                seed=seed,
+                helped=helped,
+                progress=tell,
+            )
+            interrupted = False
+            while True:
+                with common.progress_bar() as show:
+                    tuned = next(results, None)
+                if tuned is None:
+                    break
+                output.data.setdefault("tuned", []).append(tuned_data(target, tuned))
+                output.findings += [to_json(f) for f in tuned.findings]
+                _show(output, target, tuned)
+                if tuned.found.winner is None and not tuned.passed_over:
+                    output.exit_code = 1
+                interrupted = interrupted or tuned.found.interrupted
+            if interrupted:
                 raise KeyboardInterrupt
         output.data["run"] = run
         output.say(f"recorded as run {run}")
@@ -249,12 +263,17 @@ def _show(output: common.Output, target: Target, tuned: Tuned) -> None:
     from opwright.cli.tables import configurations
 
     setup = tuned.setup
-    words = [f"{target.spec.name}/{tuned.kernel.name}", short_dtypes(setup.dtypes)]
+    name = f"{target.spec.name}/{tuned.kernel.name}"
+    if tuned.passed_over:
+        output.say(f"{name}: {conclusion(tuned)}\n")
+        return
+    words = [name, short_dtypes(setup.dtypes)]
     words += setup.case.words
     plural = "" if setup.threads == 1 else "s"
     what = f"{setup.threads} thread{plural}, {setup.cache} cache"
     output.say(f"{' '.join(filter(None, words))}, {what}")
-    output.say(configurations(tuned, SHOWN))
+    if tuned.found.trials:
+        output.say(configurations(tuned, SHOWN))
     for finding in tuned.findings:
         output.say(f"{finding.kind}: {finding.message}\n  {finding.command}")
     output.say(f"{conclusion(tuned)}\n")
@@ -262,7 +281,13 @@ def _show(output: common.Output, target: Target, tuned: Tuned) -> None:
 
 def conclusion(tuned: Tuned) -> str:
     """Who won, by how much, and how sure that is."""
+    from opwright.cli.tables import duration
+
     found = tuned.found
+    if tuned.passed_over:
+        times = [time for t in found.trials.values() for time in t.samples.values()]
+        taken = f"{duration(min(times))} at best, " if times else ""
+        return f"{taken}{tuned.passed_over}: not tuned; name it to tune it"
     tried = f"{len(found.trials)} of {sum(1 for _ in tuned.kernel.space())} configurations tried"
     if found.too_short:
         return (
@@ -295,6 +320,7 @@ def tuned_data(target: Target, tuned: Tuned) -> dict[str, Any]:
         "too_short": found.too_short,
         "complete": found.complete,
         "interrupted": found.interrupted,
+        "passed_over": tuned.passed_over,
         "words": conclusion(tuned),
         "configurations": [
             {

@@ -203,10 +203,10 @@ class Helpers:
         self._anchor: Params | None = None
         self._alone = False
 
-    def prefetch(self, configurations: Sequence[Params]) -> None:
-        """Have ``configurations`` compiled by workers that do not measure."""
+    def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
+        """Have these compiled by workers that do not measure."""
         if self._anchor is not None:
-            self._compile(configurations, self._workers())
+            self._compile([*configurations, *ahead], self._workers())
 
     def measure(
         self, configurations: Sequence[Params], anchor: Params, rounds: int, until: float

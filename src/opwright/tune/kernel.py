@@ -1,18 +1,22 @@
-"""Tuning one kernel at one shape: builds, verification, times, and what is kept of them."""
+"""Tuning kernels at one shape: builds, verification, times, and what is kept of them."""
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal, Self
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault
 from opwright.backends.registry import backend_named
+from opwright.bench.interleave import MIN_ROUNDS
 from opwright.bench.measure import MIN_SAMPLE_NS, TIME_LIMIT, Setup
 from opwright.bench.stats import summary
 from opwright.dispatch.choose import forget
@@ -24,7 +28,7 @@ from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, OpwrightError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.tune.search import Failure, Found, Helpers, Search, Trial, text
+from opwright.tune.search import FEWEST, Failure, Found, Helpers, Search, Trial, text
 from opwright.tune.strategies import STRATEGIES, Params
 from opwright.verify.engine import LIMITED, quick_cases
 from opwright.verify.launch import Workers, run_case
@@ -38,11 +42,29 @@ HANG_FACTOR = 50.0
 LEAST_LIMIT = 2.0
 # What the default itself may take at least, of which nothing is known yet.
 FIRST_LIMIT = 10.0
+# Nanoseconds: the least time there is, and what reading the clock takes, below which times of cold
+# calls tell nothing.
+CLOCK_STEP = 1.0
+CLOCK_COST = 50.0
+# Of several kernels, one that is this much slower than the best, each with what is known of it by
+# then, is not tuned: tuning would have to gain more. Of matmul's packed panels the slowest blocks
+# take 1.1 times as long as the fastest (bf16, 127 x 8191 x 63).
+SLOWER = 1.5
+# The part of the budget in which builds of the defaults of several kernels are begun.
+BUILDING_SHARE = 0.4
+
+
+class TooSlowError(Exception):
+    """A launch took so long beside another kernel's that more need not be known."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """One kernel tuned in one setup; ``run`` is the history's."""
+    """One kernel tuned in one setup; ``run`` is the history's.
+
+    ``passed_over`` says why it was not tuned, where another kernel is so much faster that only its
+    default, and what won before, were measured.
+    """
 
     kernel: Kernel
     setup: Setup
@@ -50,6 +72,7 @@ class Tuned:
     run: int
     records: Mapping[Params, Configuration]
     findings: Sequence[Finding]
+    passed_over: str = ""
 
     @property
     def default(self) -> Params:
@@ -68,7 +91,7 @@ class Tuned:
 
 def tune(
     spec: OperatorSpec,
-    kernel: Kernel,
+    kernels: Sequence[Kernel],
     reference: str,
     setup: Setup,
     budget: float,
@@ -79,35 +102,178 @@ def tune(
     seed: int = 0,
     helped: Callable[[Laboratory], Helpers] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
-) -> Tuned:
-    """Find the fastest configuration of ``kernel`` in ``budget`` seconds, and keep all in ``run``.
+) -> Iterator[Tuned]:
+    """Find the fastest configurations of ``kernels`` in ``budget`` seconds, and keep them all.
+
+    Of several kernels the defaults are timed first. Then they are tuned, the fastest first and
+    longest; what is over ``SLOWER`` times as slow as the best by then is passed over. Each is
+    yielded when it is done with.
 
     Nothing is timed before it was verified on the very inputs, and nothing wins, or is taken for
     the best so far, before it was verified on the quick matrix of cases. What crashes, hangs, is
     wrong or does not compile is kept as such. A ``KeyboardInterrupt`` ends the search, not the
-    function: ``found.interrupted`` says so. ``helped`` makes those who measure elsewhere.
+    iteration over what is known by then: ``found.interrupted`` says so. ``helped`` makes those who
+    measure elsewhere.
 
-    Raises ``MachineError`` where the kernel cannot run here or the setup does not fit in memory,
+    Raises ``MachineError`` where a kernel cannot run here or the setup does not fit in memory,
     ``OpwrightError`` where the operator's own tolerance cannot be trusted.
     """
-    backend = backend_named(kernel.backend)
-    check_memory(spec, setup.case, backend.memory_available())
-    space = [tuple(params.items()) for params in kernel.space()]
-    with Laboratory(spec, kernel, reference, setup, backend, history, run, budget) as laboratory:
-        search = Search(
-            space,
-            laboratory,
-            budget,
-            preferred=laboratory.earlier_winner(),
-            helpers=helped(laboratory) if helped is not None else None,
-            seed=seed,
-            keep=laboratory.keep,
-            progress=progress,
+    end = time.monotonic() + budget
+    own = functools.cache(functools.partial(prepare, spec, setup.case, with_witness=False))
+    with ExitStack() as opened:
+        entrants: list[_Entrant] = []
+        for kernel in kernels:
+            backend = backend_named(kernel.backend)
+            check_memory(spec, setup.case, backend.memory_available())
+            laboratory = opened.enter_context(
+                Laboratory(spec, kernel, reference, setup, backend, history, run, budget, own)
+            )
+            search = Search(
+                [tuple(params.items()) for params in kernel.space()],
+                laboratory,
+                budget,
+                preferred=laboratory.earlier_winner(),
+                helpers=helped(laboratory) if helped is not None else None,
+                seed=seed,
+                keep=laboratory.keep,
+                progress=_named(kernel, progress),
+            )
+            entrants.append(_Entrant(laboratory, search))
+        waiting, fastest, interrupted = entrants, None, False
+        for number in range(len(entrants)):
+            try:
+                if number == 0 and len(entrants) > 1:
+                    _time_defaults(entrants, budget, end)
+                    waiting = sorted(entrants, key=lambda entrant: entrant.nanoseconds)
+                fastest = None if interrupted else _fastest(entrants)
+            except KeyboardInterrupt:
+                if not any(entrant.search.trials for entrant in entrants):
+                    raise
+                fastest, interrupted = None, True
+            entrant, *waiting = waiting
+            if interrupted:
+                if entrant.search.trials:
+                    yield entrant.tuned(entrant.search.decide(interrupted=True))
+                continue
+            if why := entrant.passed_over(fastest):
+                found = entrant.untuned()
+            else:
+                rivals = [e.weight(fastest) for e in waiting if not e.passed_over(fastest)]
+                share = entrant.weight(fastest) / sum(rivals, entrant.weight(fastest))
+                entrant.search.allow(max(0.0, end - time.monotonic()) * share)
+                found = entrant.search.run(STRATEGIES[strategy])
+                entrant.laboratory.rest()
+                interrupted = found.interrupted
+            entrant.laboratory.settle(found)
+            forget(spec)
+            yield entrant.tuned(found, why)
+
+
+@dataclass
+class _Entrant:
+    """A kernel that is tuned beside others; ``slow`` that a call took too long to go on."""
+
+    laboratory: Laboratory
+    search: Search
+    slow: bool = False
+
+    @property
+    def nanoseconds(self) -> float:
+        """The least time so far, of which other programs have the least part; else infinite."""
+        trials = self.search.trials.values()
+        least = min((time for t in trials for time in t.samples.values()), default=math.inf)
+        return max(least, CLOCK_COST)
+
+    def weight(self, fastest: _Entrant | None) -> float:
+        """Its part of the budget: what is slower by half is as much less likely to be the best."""
+        if fastest is None:
+            return 1.0
+        return max(fastest.nanoseconds / self.nanoseconds, 1 / SLOWER) ** 2
+
+    def passed_over(self, fastest: _Entrant | None) -> str:
+        """Why it is not tuned beside ``fastest``; empty where it is.
+
+        A default that failed says nothing of the other configurations.
+        """
+        if fastest is None or fastest is self:
+            return ""
+        name = fastest.laboratory.kernel.name
+        if self.slow:
+            return f"over {HANG_FACTOR:g} times as slow as {name}"
+        if not self.search.trials:
+            return "no time was left to measure it"
+        ratio = self.nanoseconds / fastest.nanoseconds
+        return f"{ratio:.1f} times as slow as {name}" if SLOWER < ratio < math.inf else ""
+
+    def untuned(self) -> Found:
+        """What is left of it where it is passed over: what won before, else the default.
+
+        Calls compare the kernels by these times.
+        """
+        found = self.search.decide()
+        timed = [c for c in self.search.first if c in found.trials and found.trials[c].relative]
+        return replace(found, winner=timed[-1] if timed else None, too_short=False)
+
+    def tuned(self, found: Found, passed_over: str = "") -> Tuned:
+        """What is known of it."""
+        known = self.laboratory
+        return Tuned(
+            known.kernel, known.setup, found, known.run, known.records, known.findings, passed_over
         )
-        found = search.run(STRATEGIES[strategy])
-        laboratory.settle(found)
-        forget(spec)
-        return Tuned(kernel, setup, found, run, laboratory.records, laboratory.findings)
+
+
+def _named(
+    kernel: Kernel, progress: Callable[[int, int, str], None] | None
+) -> Callable[[int, int, str], None] | None:
+    if progress is None:
+        return None
+    return lambda done, total, what: progress(done, total, f"{kernel.name}: {what}")
+
+
+def _time_defaults(entrants: Sequence[_Entrant], budget: float, end: float) -> None:
+    """Time the defaults, and what won before, of those first that are likely to be fast: the last.
+
+    All are built before any is timed, several at once; what is not built in time is left out.
+    """
+    order = [*reversed(entrants)]
+    several = len(os.sched_getaffinity(0))
+    built: list[_Entrant] = []
+    for index, entrant in enumerate(order):
+        if time.monotonic() >= end - (1 - BUILDING_SHARE) * budget:
+            break
+        entrant.search.report("building")
+        for one in order[index : index + several]:
+            one.laboratory.build(one.search.first)
+        entrant.laboratory.make_ready()
+        built.append(entrant)
+    for entrant in order:
+        entrant.laboratory.rest()
+    least = math.inf
+    for rounds in (FEWEST, MIN_ROUNDS):
+        for entrant in built:
+            # The second time is for what another program, for a while on half of the cores, may
+            # have made slow in the first.
+            if entrant.slow or (rounds != FEWEST and entrant.nanoseconds > 2 * SLOWER * least):
+                continue
+            try:
+                entrant.laboratory.hurry(least)
+                entrant.search.measure_here(entrant.search.first, rounds, end)
+            except TooSlowError:
+                entrant.slow = True
+            entrant.laboratory.rest()
+            least = min(least, entrant.nanoseconds)
+
+
+def _fastest(entrants: Sequence[_Entrant]) -> _Entrant | None:
+    """The one with the least time, which was verified on everything as far as the time suffices."""
+    while True:
+        first = min(entrants, key=lambda entrant: entrant.nanoseconds)
+        before = first.nanoseconds
+        if before == math.inf:
+            return None
+        first.search.confirm_best()
+        if first.nanoseconds == before:
+            return first
 
 
 @dataclass(frozen=True)
@@ -135,6 +301,7 @@ class Laboratory:
         history: History,
         run: int,
         budget: float,
+        own: Callable[[], Prepared] | None = None,
     ) -> None:
         self.records: dict[Params, Configuration] = {}
         self.findings: list[Finding] = []
@@ -145,23 +312,29 @@ class Laboratory:
         self._reference = reference
         self._backend = backend
         self._history = history
-        self._run = run
+        self.run = run
         self.machine = backend.probe().fingerprint
         self._source_hash = history.keep_source(kernel.path)
-        self._time_limit = min(TIME_LIMIT, max(FIRST_LIMIT, budget))
+        self._full_limit = self._time_limit = min(TIME_LIMIT, max(FIRST_LIMIT, budget))
         self._threads = setup.threads if kernel.threads else 1
         self._builds: dict[Params, Future[Artifact]] = {}
+        self._next: Sequence[Params] = ()  # to be built beside what is waited for
         self._artifacts: dict[Params, Artifact] = {}
         self._cases: dict[Params, int] = {}
         self._first: dict[Params, float] = {}
         self._calls: dict[Params, int] = {}
         self._matrix: list[Prepared] | None = None
-        self._own: Prepared | None = None
+        # The case that is timed, made ready once for all kernels.
+        self._own = own or functools.cache(
+            functools.partial(prepare, spec, setup.case, with_witness=False)
+        )
         self._opened = ExitStack()
         self._workers: Workers | None = None
+        self._hurried = False
         self._timer: tuple[Device, Buffers, list[int | float]] | None = None
         self._beside = _cores_beside(self._threads)
-        self._pool = ThreadPoolExecutor(max(1, len(self._beside)), initializer=self._keep_off)
+        self._cores = len(self._beside) or len(os.sched_getaffinity(0))
+        self._pool = ThreadPoolExecutor(self._cores, initializer=self._keep_off)
 
     def __enter__(self) -> Self:
         return self
@@ -180,11 +353,60 @@ class Laboratory:
         if self._beside:
             os.sched_setaffinity(0, self._beside)
 
-    def prefetch(self, configurations: Sequence[Params]) -> None:
-        """See ``Subject.prefetch``."""
+    def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
+        """See ``Subject.prefetch``.
+
+        Where the kernel needs all cores nothing is built while it is timed: then as many as there
+        are cores are begun when one of them is waited for, so that none has to be left unused.
+        """
         if self._beside:
-            for configuration in configurations:
-                self._build(configuration)
+            self.build([*configurations, *ahead])
+        else:
+            self._next = configurations
+
+    def build(self, configurations: Sequence[Params]) -> None:
+        """Begin building these."""
+        for configuration in configurations:
+            if configuration not in self._builds:
+                self._builds[configuration] = self._pool.submit(
+                    self._backend.build,
+                    self.spec.signature,
+                    self.kernel,
+                    self.setup.dtypes,
+                    dict(configuration),
+                )
+
+    def make_ready(self) -> None:
+        """Make all ready that verification needs; return when nothing is being built any more."""
+        self._own()
+        self._open()
+        wait(self._builds.values())
+
+    def _end_builds(self) -> None:
+        """Let nothing compile any more: what has begun is waited for."""
+        ended = [c for c, build in self._builds.items() if build.cancel()]
+        for configuration in ended:
+            del self._builds[configuration]
+        wait([build for build in self._builds.values() if not build.done()])
+
+    def hurry(self, nanoseconds: float) -> None:
+        """Until ``rest``, raise ``TooSlowError`` where a call takes ``HANG_FACTOR`` times this."""
+        limit = max(LEAST_LIMIT, HANG_FACTOR * nanoseconds * 1e-9)
+        if limit < self._full_limit:
+            self._hurried = True
+            self._give_up_after(limit)
+
+    def rest(self) -> None:
+        """Leave the machine to another kernel: end compilers and workers, and free their memory."""
+        self._end_builds()
+        self._hurried = False
+        self._give_up_after(self._full_limit)
+
+    def _give_up_after(self, seconds: float) -> None:
+        """Set what a launch may take: new workers are opened when they are needed."""
+        self._time_limit = seconds
+        self._opened.close()
+        self._workers = self._timer = None
 
     def key(self, configuration: Params | None) -> str:
         """The key of the binary of ``configuration``; empty where it was not built."""
@@ -226,27 +448,22 @@ class Laboratory:
 
     def _build(self, configuration: Params) -> Future[Artifact]:
         if configuration not in self._builds:
-            self._builds[configuration] = self._pool.submit(
-                self._backend.build,
-                self.spec.signature,
-                self.kernel,
-                self.setup.dtypes,
-                dict(configuration),
-            )
+            beside = [c for c in self._next if c != configuration and c not in self._builds]
+            self.build([configuration, *beside[: self._cores - 1]])
         return self._builds[configuration]
 
     def verify(self, configuration: Params) -> Failure | None:
         """See ``Subject.verify``: on the very inputs it will be timed on."""
         self._cases[configuration] = 0
+        building, own = self._build(configuration), self._own()
+        self._open()  # the program of a worker may have to be compiled first
         try:
-            artifact = self._build(configuration).result()
+            artifact = building.result()
         except BuildError as error:
             command = self._verify_command(configuration, self.setup.dtypes)
             return self._failed(configuration, error.kind, str(error), error.diagnostics, command)
         self._artifacts[configuration] = artifact
-        if self._own is None:
-            self._own = prepare(self.spec, self.setup.case, with_witness=False)
-        if failure := self._check(configuration, self._own, self.setup.threads):
+        if failure := self._check(configuration, own, self.setup.threads):
             # Refuted whatever the matrix says; a hang may be the time limit's fault.
             if failure.kind != "hang":
                 self._history.record_verdict(artifact.key, self.machine, "wrong", 1, partial=True)
@@ -276,9 +493,7 @@ class Laboratory:
             self._matrix = [prepare(self.spec, case, with_witness=False) for case in cases]
         return self._matrix
 
-    def _check(
-        self, configuration: Params, prepared: Prepared, threads: int | None, number: int = 0
-    ) -> Failure | None:
+    def _open(self) -> Workers:
         if self._workers is None:
             openmp = "-fopenmp" in self.kernel.flags
             self._workers = Workers(
@@ -287,8 +502,13 @@ class Laboratory:
                 if openmp
                 else None,
             )
+        return self._workers
+
+    def _check(
+        self, configuration: Params, prepared: Prepared, threads: int | None, number: int = 0
+    ) -> Failure | None:
         checked = run_case(
-            self._workers,
+            self._open(),
             self._artifacts[configuration],
             self.kernel,
             prepared,
@@ -312,10 +532,11 @@ class Laboratory:
 
     def sample(self, configuration: Params) -> float | Failure:
         """See ``Subject.sample``: one sample in a worker that only measures."""
-        assert self._own is not None  # it was verified
+        if not self._beside:
+            self._end_builds()
         if self._timer is None:
             device = self._opened.enter_context(self._backend.open(self._time_limit))
-            own = self._own
+            own = self._own()
             output = ("out", own.shape, own.output)
             inputs, values = own.operands(self.kernel)
             self._timer = device, device.upload(inputs, output, "aligned"), values
@@ -333,24 +554,27 @@ class Laboratory:
             said = f"while it was timed: {taken.message}"
             command = self._bench_command(configuration)
             return self._failed(configuration, taken.kind, said, taken.output, command)
+        # A cold call of empty operands may take no longer than reading the clock, that is 0.
+        nanoseconds = max(taken.values[0], CLOCK_STEP)
         if configuration not in self._first:
             self._first[configuration] = taken.first
-            self._limit(taken.values[0])
+            self._limit(nanoseconds)
         self._calls[configuration] = taken.calls
-        return taken.values[0]
+        return nanoseconds
 
     def _limit(self, nanoseconds: float) -> None:
         """After the first time of all: give up on the others sooner than on the default."""
-        limit = max(LEAST_LIMIT, HANG_FACTOR * nanoseconds * 1e-9)
-        if len(self._first) == 1 and limit < self._time_limit:
-            self._time_limit = limit
-            # New workers, with the new limit, are opened when they are needed.
-            self._opened.close()
-            self._workers = self._timer = None
+        if len(self._first) == 1:
+            limit = max(LEAST_LIMIT, HANG_FACTOR * nanoseconds * 1e-9)
+            self._full_limit = min(self._full_limit, limit)
+        if self._full_limit < self._time_limit:
+            self._give_up_after(self._full_limit)
 
     def _failed(
         self, configuration: Params, kind: str, message: str, output: str, command: str
     ) -> Failure:
+        if kind == "hang" and self._hurried:
+            raise TooSlowError
         self.findings.append(
             Finding(
                 kind=kind,
@@ -412,7 +636,7 @@ class Laboratory:
         for trial in trials:
             self.records[trial.configuration] = self._record(trial)
         self._history.keep_configurations(
-            self._run, [self.records[trial.configuration] for trial in trials]
+            self.run, [self.records[trial.configuration] for trial in trials]
         )
 
     def settle(self, found: Found) -> None:
@@ -429,7 +653,7 @@ class Laboratory:
         for trial, place in placed:
             self.records[trial.configuration] = self._record(trial, place, found.noise)
         self._history.keep_configurations(
-            self._run, [self.records[trial.configuration] for trial, _ in placed]
+            self.run, [self.records[trial.configuration] for trial, _ in placed]
         )
 
     def _record(

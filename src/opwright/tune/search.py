@@ -41,8 +41,8 @@ class Failure:
 class Subject(Protocol):
     """What is tuned."""
 
-    def prefetch(self, configurations: Sequence[Params]) -> None:
-        """Begin building these, where that disturbs no measurement."""
+    def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
+        """Begin building these, which are verified next; ``ahead`` are likely to come later."""
 
     def verify(self, configuration: Params) -> Failure | None:
         """Build it and verify it on what it is timed on; once for each, before any sample."""
@@ -57,8 +57,8 @@ class Subject(Protocol):
 class Helpers(Protocol):
     """Who measures elsewhere."""
 
-    def prefetch(self, configurations: Sequence[Params]) -> None:
-        """Begin building these."""
+    def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
+        """Begin building these, and those that are likely to come later."""
 
     def measure(
         self, configurations: Sequence[Params], anchor: Params, rounds: int, until: float
@@ -133,8 +133,7 @@ class Search:
         self._space = space
         self._subject = subject
         self._clock = clock
-        self._end = clock() + budget
-        self._explore_until = clock() + budget * (1 - FINAL_SHARE)
+        self.allow(budget)
         self._preferred = preferred if preferred in space else None
         self._helpers = helpers
         self._away: set[Params] = set()  # known from elsewhere only
@@ -143,10 +142,23 @@ class Search:
         self._keep = keep
         self._progress = progress
         self._round = 0
+        # Seconds that a configuration takes, by the mean of the last batch: to build and verify it,
+        # and to time it.
+        self._to_verify = self._to_time = 0.0
         self.anchor: Params | None = None
         # Of the final: the complete rounds, and the anchor's second time over its first in each.
         self._complete: list[int] = []
         self._twin: list[float] = []
+
+    def allow(self, budget: float) -> None:
+        """Let the search take so many seconds from now on."""
+        self._end = self._clock() + budget
+        self._explore_until = self._clock() + budget * (1 - FINAL_SHARE)
+
+    @property
+    def first(self) -> list[Params]:
+        """What is measured before all else: the default, and what won before."""
+        return [self._space[0], *([self._preferred] if self._preferred else [])]
 
     def run(self, strategy: Strategy) -> Found:
         """Search until the strategy is done or the time is over, then decide."""
@@ -156,23 +168,34 @@ class Search:
             self._final()
         except KeyboardInterrupt:
             interrupted = True
-        return self._decide(complete, interrupted)
+        return self.decide(complete, interrupted)
 
     def _explore(self, strategy: Strategy) -> bool:
         batches = strategy(self._space, self._random)
-        first = [self._space[0], *([self._preferred] if self._preferred else [])]
-        self._subject.prefetch(first)
-        self.measure(first, MIN_ROUNDS, self._explore_until)
+        if not self._too_late(self._end):
+            self._subject.prefetch(self.first)
+        self.measure([c for c in self.first if not self._known(c)], MIN_ROUNDS, self._end)
         builder = self._helpers or self._subject
         try:
             batch = next(batches)
-            while self._clock() < self._explore_until:
-                builder.prefetch([*batch.configurations, *batch.ahead])
+            while not self._too_late(self._explore_until):
+                builder.prefetch(batch.configurations, batch.ahead)
                 scores = self.measure(batch.configurations, batch.rounds, self._explore_until)
                 batch = batches.send(scores)
         except StopIteration:
             return True
+        # A final needs something to compare with the default.
+        if sum(map(self._known, self.trials)) == 1:
+            untried = [c for c in batch.configurations if c not in self.trials]
+            self.measure(untried[:1], batch.rounds, self._end)
         return False
+
+    def _too_late(self, until: float, waiting: int = 0) -> bool:
+        """Whether one more would not be timed by then, beside the anchor and those ``waiting``.
+
+        What was built and verified but not compared is time spent on nothing.
+        """
+        return self._clock() + self._to_verify + self._to_time * (waiting + 2) >= until
 
     def measure(self, configurations: Sequence[Params], rounds: int, until: float) -> Scores:
         """Verify and time until then; the scores of those that got times in these rounds.
@@ -183,10 +206,14 @@ class Search:
         wanted = list(dict.fromkeys(configurations))
         elsewhere = self._measured_elsewhere(wanted, rounds, until)
         self.measure_here([c for c in wanted if c not in elsewhere], rounds, until)
-        while (best := self._best()) is not None and not self._may_win(best.configuration):
+        self.confirm_best()
+        return {c: self.trials[c].score for c in wanted if self._known(c)}
+
+    def confirm_best(self) -> None:
+        """See to it that the best holds on everything, as far as the time suffices."""
+        while (best := self.best()) is not None and not self._may_win(best.configuration):
             if best.failure is None:  # the time is over
                 break
-        return {c: self.trials[c].score for c in wanted if self._known(c)}
 
     def _measured_elsewhere(
         self, configurations: Sequence[Params], rounds: int, until: float
@@ -196,12 +223,12 @@ class Search:
         if self._helpers is None or self.anchor is None:
             return known
         there = [c for c in configurations if c != self.anchor and not self._failed(c)]
-        self._report(f"measuring {len(there)} elsewhere")
+        self.report(f"measuring {len(there)} elsewhere")
         for trials in self._helpers.measure(there, self.anchor, rounds, until):
             adopted = [self._adopt(trial) for trial in trials if trial.configuration in there]
             known |= {trial.configuration for trial in adopted}
             self._keep(adopted)
-            self._report(f"measuring {len(there) - len(known)} elsewhere")
+            self.report(f"measuring {len(there) - len(known)} elsewhere")
         return known
 
     def _failed(self, configuration: Params) -> bool:
@@ -228,7 +255,7 @@ class Search:
             return True
         if not self._holds(configuration, self._end) or self._clock() >= self._end:
             return False
-        self._report(f"verifying {text(configuration)}")
+        self.report(f"verifying {text(configuration)}")
         trial = self.trials[configuration]
         trial.failure = self._subject.confirm(configuration)
         if trial.failure is None:
@@ -246,23 +273,36 @@ class Search:
 
     def measure_here(self, configurations: Sequence[Params], rounds: int, until: float) -> None:
         """Verify and time in this process."""
-        ready = [c for c in configurations if self._holds(c, until)]
+        began, ready, new = self._clock(), list[Params](), 0
+        for configuration in configurations:
+            fresh = configuration not in self.trials
+            if fresh and self._too_late(until, len(ready)):
+                break
+            if self._holds(configuration, until):
+                ready.append(configuration)
+            if fresh:
+                new += 1
+                self._to_verify = (self._clock() - began) / new
         if not ready:
             return
         self.anchor = self.anchor or ready[0]
         timed = list(dict.fromkeys([self.anchor, *ready]))
-        done: set[Params] = set()
+        began, done = self._clock(), set[Params]()
         for number in range(rounds):
-            if self._clock() >= until:
+            # What is verified is timed once at least, and be it in the time of the final.
+            limit = until if number else self._end
+            if self._clock() >= limit:
                 break
-            done |= self._take_round(timed, until)
+            done |= self._take_round(timed, limit)
             if number + 1 == FEWEST:
                 timed = [c for c in timed if c == self.anchor or not self._hopeless(c)]
+        if new:
+            self._to_time = (self._clock() - began) / (len(ready) + 1)
         self._keep([trial for c, trial in self.trials.items() if c in done])
 
     def _hopeless(self, configuration: Params) -> bool:
         """Whether even its luckiest time is far from the best's."""
-        times, best = self.trials[configuration].relative.values(), self._best()
+        times, best = self.trials[configuration].relative.values(), self.best()
         return best is not None and bool(times) and min(times) > HOPELESS * best.score
 
     def _known(self, configuration: Params | None) -> bool:
@@ -272,7 +312,7 @@ class Search:
         if configuration not in self.trials or configuration in self._away:
             if self._clock() >= until:
                 return False
-            self._report(f"verifying {text(configuration)}")
+            self.report(f"verifying {text(configuration)}")
             trial = self.trials.get(configuration) or Trial(configuration)
             trial.failure = trial.failure or self._subject.verify(configuration)
             self.trials[configuration] = trial
@@ -291,7 +331,7 @@ class Search:
             trial = self.trials[configuration]
             if trial.failure is not None or self._clock() >= until:
                 continue
-            self._report(f"measuring {text(configuration)}")
+            self.report(f"measuring {text(configuration)}")
             sample = self._subject.sample(configuration)
             if isinstance(sample, Failure):
                 trial.failure = sample
@@ -315,7 +355,8 @@ class Search:
         held = [t.configuration for t in self.trials.values() if t.failure is None]
         self.anchor = held[0] if held else None
 
-    def _best(self) -> Trial | None:
+    def best(self) -> Trial | None:
+        """The one with the least time so far."""
         timed = [t for t in self.trials.values() if t.relative]
         return min(timed, key=lambda t: t.score, default=None)
 
@@ -341,7 +382,7 @@ class Search:
 
     def _final(self) -> None:
         """Measure the best once more, all in every round, the anchor twice."""
-        best = self._best()
+        best = self.best()
         if best is None or self.anchor is None:
             return
         timed = self._finalists(best.score)
@@ -365,7 +406,10 @@ class Search:
                 break
         self._keep([self.trials[c] for c in timed if self._known(c)])
 
-    def _decide(self, complete: bool, interrupted: bool) -> Found:
+    def decide(self, complete: bool = False, interrupted: bool = False) -> Found:
+        """Who wins, by what is known."""
+        if interrupted:  # within a batch, of which nothing was told yet
+            self._keep([t for t in self.trials.values() if t.relative])
         timed = {c: t for c, t in self.trials.items() if t.relative}
         order = [c for c in self._space if c in timed and c in self._confirmed]
         if self._preferred in order:
@@ -392,10 +436,11 @@ class Search:
             winner = default
         return Found(winner, ranking, self.trials, noise, too_short, complete, interrupted)
 
-    def _report(self, what: str) -> None:
+    def report(self, what: str) -> None:
+        """Tell ``progress`` what is going on, and what is best so far."""
         if self._progress is None:
             return
-        best = self._best()
+        best = self.best()
         so_far = ""
         if best is not None and self.anchor is not None:
             so_far = f"; best so far {text(best.configuration)}, {1 / best.score:.2f}x"
