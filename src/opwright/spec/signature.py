@@ -338,6 +338,13 @@ class Signature:
         owner: dict[str, str] = {}
         known = {d.numpy: d for d in DTYPES.values()}
         for param, given in zip(self.inputs, arrays, strict=True):
+            if not given.isnative:
+                native = given.newbyteorder("=")
+                raise DTypeError(
+                    f"{self.name}: {param.name} is {given.str}, whose bytes are in the order that "
+                    f"is not this machine's; kernels take {native}. Pass {param.name}.astype"
+                    f"({str(native)!r})"
+                )
             wanted = param.type.dtype
             if wanted in settled and given != settled[wanted].numpy:
                 raise DTypeError(
@@ -347,6 +354,8 @@ class Signature:
             options = self.variables.get(wanted) or (dtype_named(wanted),)
             found = known.get(given)
             if found is None or found not in options:
+                if wanted in self.variables and len({p.type.dtype for p in self.inputs}) > 1:
+                    break  # what this can be depends on the others
                 has = ", ".join(f"{d.name} ({d.numpy})" for d in options)
                 raise DTypeError(
                     f"{self.name}: {param.name} is {given}, for which there is no kernel; "
@@ -356,9 +365,10 @@ class Signature:
             if wanted in self.variables:
                 settled[wanted] = found
                 owner[wanted] = param.name
-        for assignment in self.assignments:
-            if all(assignment[v] == d for v, d in settled.items()):
-                return dict(assignment)
+        else:
+            for assignment in self.assignments:
+                if all(assignment[v] == d for v, d in settled.items()):
+                    return dict(assignment)
         mixture = " and ".join(f"{p.name} is {g}" for p, g in zip(self.inputs, arrays, strict=True))
         raise DTypeError(
             f"{self.name}: {mixture}, for which together there is no kernel; there can be "
