@@ -174,11 +174,7 @@ def test_presets_of_shapes() -> None:
         return x
 
     assert twice.bench == ("n=1", "n=2")
-    assert twice.preset("big") == ("n=9",)
-    with pytest.raises(
-        UnknownNameError, match="no preset named 'smal' in twice; did you mean smal"
-    ):
-        twice.preset("smal")
+    assert twice.presets["big"] == ("n=9",)
 
 
 @pytest.mark.parametrize("future", [False, True])

@@ -231,12 +231,6 @@ class OperatorSpec:
         """The shapes to measure at where none are asked for."""
         return next(iter(self.presets.values()))
 
-    def preset(self, name: str) -> tuple[str, ...]:
-        """The shapes of the preset called ``name``; raises ``UnknownNameError``."""
-        if name not in self.presets:
-            raise UnknownNameError("preset", name, self.presets, self.name)
-        return self.presets[name]
-
     def __repr__(self) -> str:
         return f"<operator {self.name}: {len(self.rows)} kernels>"
 
