@@ -102,10 +102,10 @@ def test_the_row_with_the_inputs_types_settles_the_output() -> None:
     settle = weighed.signature.settle_dtypes
     assert settle(np_dtypes("u1", "i1")) == {"T": U8, "U": I8, "V": dtype_named("i32")}
     assert settle(np_dtypes("f4", "f4")) == {"T": F32, "U": F32, "V": F32}
-    for given in (("i1", "f4"), ("i1", "u1"), ("f8", "f8")):  # some may be, but not together
+    for pair in (("i1", "f4"), ("i1", "u1"), ("f8", "f8")):  # some may be, but not together
         with pytest.raises(DTypeError) as caught:
-            settle(np_dtypes(*given))
-        shown = [np.dtype(g) for g in given]
+            settle(np_dtypes(*pair))
+        shown = np_dtypes(*pair)
         for word in (
             f"x is {shown[0]} and w is {shown[1]}",
             "f32; bf16; T=i8,U=i8,V=i32; T=u8,U=i8,V=i32",
