@@ -179,6 +179,10 @@ def test_unknown_selections_are_usage_errors(command: str, options: list[str], h
         (["verify", "matmul", "--seed", "nan"], "--seed"),
         (["verify", "matmul", "--seed", "-1"], "--seed"),
         (["verify", "matmul", "--attr", "x=1"], "--attr needs --shape"),
+        (
+            ["verify", "linear_int8", "--shape", "...=1,n=1,k=1", "--attr", "scale=-1"],
+            "attribute scale is -1.0; it should be 0 < scale < inf",
+        ),
         (["verify", "matmul", "--threads", "0"], "--threads"),
         (["verify", "matmul", "--timeout", "nan"], "'nan' is no number of seconds"),
         (["verify", "matmul", "--timeout", "inf"], "'inf' is no number of seconds"),

@@ -75,3 +75,25 @@ def test_bad_input(folder: Path, words: list[str], said: str) -> None:
     ran = opwright("bench", folder, *words)
     assert ran.code == 2
     assert re.search(re.escape(said), ran.err)
+
+
+def test_of_several_operators_those_that_have_the_preset_run(folder: Path, tmp_path: Path) -> None:
+    text = DECLARED.replace("affine", "second").replace('"small": ["...=40", "...=50"], ', "")
+    sources = {f.name: f.read_text().replace("affine", "second") for f in folder.glob("cpu_*.cpp")}
+    second = declare(tmp_path / "second", text, sources)
+    ran = opwright("bench", second, folder, "--preset", "small", "--budget", "0.1", "--json")
+    assert ran.code == 0
+    assert [(t["operator"], t["shape"]) for t in ran.json["data"]["tables"]] == [
+        ("affine", {"n": 40}),
+        ("affine", {"n": 50}),
+    ]
+    ran = opwright("bench", second, folder, "--preset", "small,large", "--budget", "0.1")
+    assert ran.code == 0
+    assert re.search(r"second: no preset small, only large\n", ran.err)
+    first = [line.split()[0] for line in ran.out.splitlines() if "cpu_v2" in line]
+    assert first == ["large", "small", "small", "large"]
+    # Where none has it, nothing is measured: it is a slip.
+    ran = opwright("bench", second, folder, "--preset", "large,tiny")
+    assert ran.code == 2
+    assert "no preset named 'tiny' in second or affine; there are: large, small" in ran.err
+    assert "large" not in ran.out

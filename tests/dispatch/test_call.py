@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import array
+import logging
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -346,3 +349,59 @@ def test_times_with_one_thread_do_not_displace_a_rung_that_has_several(tmp_path:
     assert choose(target.spec, "", f32, {"n": 1000}).kernel == "cpu_threaded"  # never timed
     record("cpu_threaded", 50.0)
     assert choose(target.spec, "", f32, {"n": 2000}).kernel == "cpu_threaded"
+
+
+def test_a_first_call_that_takes_long_says_so_once_for_each_element_type(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opwright.dispatch.choose.PATIENCE", 0.0)
+    op = affine(tmp_path / "affine", {"v1": RIGHT, "v2": f"{RIGHT} // another"}).spec
+    x = np.ones(3, np.float32)
+    with caplog.at_level(logging.WARNING, "opwright"):
+        for size in (3, 300, 30000):
+            forget(op)
+            assert op(np.ones(size, np.float32))[0] == 2.5
+    [said] = [r.getMessage() for r in caplog.records]
+    assert said.startswith(
+        "opwright: checking affine's kernels for f32 on this machine, once; the results are kept"
+    )
+    with caplog.at_level(logging.WARNING, "opwright"):
+        op(x.astype(ml_dtypes.bfloat16))
+    assert "affine's kernels for bf16" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2
+
+
+def test_what_does_not_take_long_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opwright.dispatch.choose.PATIENCE", 1e6)
+    op = affine(tmp_path / "affine", {"v1": RIGHT}).spec
+    assert op(np.ones(3, np.float32))[0] == 2.5
+    assert not caplog.records
+
+
+FIRST_CALL = """
+import logging, sys
+import numpy as np
+from opwright.catalog.find import load_folder
+from opwright.dispatch import choose
+from pathlib import Path
+
+choose.PATIENCE = 0.0
+if sys.argv[2] == "silent":
+    logging.getLogger("opwright").setLevel(logging.ERROR)
+print(load_folder(Path(sys.argv[1]))(np.ones(3, np.float32)), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("how", ["told", "silent"])
+def test_a_first_call_tells_on_stderr_and_imports_no_framework(tmp_path: Path, how: str) -> None:
+    affine(tmp_path / "affine", {"v1": f"{RIGHT} // {how} {tmp_path}"})
+    declaration = tmp_path / "affine" / "op.py"
+    text = declaration.read_text().replace("@operator(", '@operator(torch="torch.positive", ')
+    declaration.write_text(text)
+    words = [sys.executable, "-c", FIRST_CALL, str(tmp_path / "affine"), how]
+    ran = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert ran.stdout == "[2.5 2.5 2.5] False\n"
+    assert len(ran.stderr.splitlines()) == (how == "told")
+    assert ("checking affine's kernels" in ran.stderr) == (how == "told")

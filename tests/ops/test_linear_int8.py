@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from opwright.catalog.find import reference
 from opwright.dispatch.choose import why_not
 from opwright.spec.cases import matrix
 from opwright.spec.dtypes import dtype_named
+from opwright.spec.errors import UsageError
 from opwright.verify.trust import untrusted
 from opwright_ops import linear_int8
 
@@ -46,8 +49,8 @@ def test_ties_go_to_even_before_the_zero_point_is_added(rung: Any) -> None:
 def test_what_does_not_fit_becomes_the_nearer_end(rung: Any) -> None:
     sums = [-(2**31), -129, -128, 127, 128, 2**31 - 1]
     assert of_sums(rung, sums, scale=1.0, out_scale=1.0) == [-128, -128, -128, 127, 127, 127]
-    assert of_sums(rung, sums, scale=1.0, out_scale=1.0, zero_point=128) == [
-        *(-128, -1, 0, 127, 127, 127)
+    assert of_sums(rung, sums, scale=1.0, out_scale=1.0, zero_point=127) == [
+        *(-128, -2, -1, 127, 127, 127)
     ]
     assert of_sums(rung, [2, -2], scale=3e38, out_scale=1e-38) == [127, -128]
 
@@ -77,3 +80,31 @@ def test_the_tolerance_rejects_every_known_wrong_variant(dtypes: Any) -> None:
     cases = list(matrix(linear_int8, dtypes, linear_int8.rows))
     found = untrusted(linear_int8, dtypes, cases, reference(linear_int8))
     assert [finding.details["variant"] for finding in found] == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"scale": float("nan")}, "attribute scale is nan; it should be 0 < scale < inf"),
+        ({"scale": 0.0}, "attribute scale is 0.0; it should be 0 < scale < inf"),
+        ({"scale": -1.0}, "attribute scale is -1.0; it should be"),
+        ({"scale": 1e-60}, "attribute scale is 1e-60, in float32 0.0; it should be"),
+        ({"scale": 1e39}, "attribute scale is 1e+39, in float32 inf; it should be"),
+        (
+            {"out_scale": float("inf")},
+            "out_scale is inf; it should be 0 < out_scale < inf",
+        ),
+        ({"zero_point": 128}, "zero_point is 128; it should be -128 <= zero_point <= 127"),
+        ({"zero_point": -129}, "attribute zero_point is -129; it should be"),
+    ],
+)
+def test_scales_and_zero_points_that_mean_nothing_are_refused(
+    attributes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        of_sums(linear_int8.kernel("cpu_v1_scalar"), [1], **attributes)
+    torch = pytest.importorskip("torch")
+    register = importlib.import_module("opwright.torch").register
+    x, w = torch.ones(1, 3, dtype=torch.int8), torch.ones(2, 3, dtype=torch.int8)
+    with pytest.raises(UsageError, match=re.escape(said)):
+        register(linear_int8)(x, w, torch.zeros(2, dtype=torch.int32), **attributes)

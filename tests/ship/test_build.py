@@ -167,7 +167,7 @@ def test_attributes_of_every_type_round_as_numpy_does(tmp_path: Path) -> None:
     (folder / "op.py").write_text(
         "import numpy as np\n"
         "from opwright import Kernel, T, Tensor, operator\n\n"
-        '@operator(dtypes={"T": ["f32", "i32"]}, flops="4*n")\n'
+        '@operator(dtypes={"T": ["f32", "i32"]}, flops="4*n", limits=["-9 < by", "0 <= limit"])\n'
         'def shift(x: Tensor[T, "... 4"], by: int, twice: bool = False, limit: float = np.inf)'
         ' -> Tensor[T, "... 4"]:\n'
         "    y = x + by * (2 if twice else 1)\n"
@@ -185,7 +185,7 @@ def test_attributes_of_every_type_round_as_numpy_does(tmp_path: Path) -> None:
     code, said = ship(folder, tmp_path / "out", "--verify", "full")
     assert code == 0, said
     header = (tmp_path / "out" / "include" / "mine.h").read_text()
-    assert "int64_t by; /* no default */" in header
+    assert "int64_t by; /* -9 < by; no default */" in header
     assert "int32_t twice; /* default False */" in header
     (wheel,) = (tmp_path / "out" / "python").glob("*.whl")
     shutil.unpack_archive(wheel, tmp_path / "site", "zip")
@@ -194,10 +194,16 @@ import mine, numpy as np
 x = np.arange(8, dtype=np.int32).reshape(2, 1, 4)
 print(mine.shift(x, by=2**31 - 9, twice=False).tolist())
 print(mine.shift(x.astype(np.float32), by=-3, twice=True, limit=1.9).max())
-for bad in (lambda: mine.shift(x), lambda: mine.shift(x[..., :3], by=1)):
+for bad in (
+    lambda: mine.shift(x),
+    lambda: mine.shift(x[..., :3], by=1),
+    lambda: mine.shift(x, by=-9),
+    lambda: mine.shift(x, by=1, limit=float("nan")),
+    lambda: mine.shift(x, by=1, limit=-0.5),
+):
     try:
         bad()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, mine.Error) as error:
         print(error)
 """
     lines = python(code_text, env={"PYTHONPATH": str(tmp_path / "site")}).splitlines()
@@ -206,6 +212,9 @@ for bad in (lambda: mine.shift(x), lambda: mine.shift(x[..., :3], by=1)):
     assert lines[1] == "1.0"
     assert lines[2] == "shift: attribute by has no default: give it"
     assert lines[3] == 'shift: dimension 2 of x is 3; Tensor[T, "... 4"] needs 4'
+    assert lines[4] == "shift: attribute by is -9; it should be -9 < by"
+    assert lines[5] == "shift: attribute limit is nan; it should be 0 <= limit"
+    assert lines[6] == "shift: attribute limit is -0.5; it should be 0 <= limit"
 
 
 @pytest.mark.parametrize(

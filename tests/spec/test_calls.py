@@ -83,7 +83,8 @@ def test_dtypes_are_settled_by_the_inputs() -> None:
         (("i8", "i8"), ["a is int64", "f32 (float32)"]),
         (("f4", ml_dtypes.bfloat16), ["a is float32", "b is bfloat16", "both are T"]),
         (("f8", "f4"), ["a is float64", "f32 (float32)"]),
-        ((">f4", ">f4"), ["a is >f4", "f32 (float32)"]),
+        ((">f4", ">f4"), ["a is >f4", "bytes are in the order", "a.astype('float32')"]),
+        (("f4", ">f4"), ["b is >f4", "b.astype('float32')"]),
         (("O", "O"), ["a is object", "f32"]),
     ],
 )
@@ -101,10 +102,15 @@ def test_the_row_with_the_inputs_types_settles_the_output() -> None:
     settle = weighed.signature.settle_dtypes
     assert settle(np_dtypes("u1", "i1")) == {"T": U8, "U": I8, "V": dtype_named("i32")}
     assert settle(np_dtypes("f4", "f4")) == {"T": F32, "U": F32, "V": F32}
-    with pytest.raises(DTypeError) as caught:  # each may be, but not the two together
-        settle(np_dtypes("i1", "f4"))
-    for word in ("x is int8 and w is float32", "f32; bf16; T=i8,U=i8,V=i32; T=u8,U=i8,V=i32"):
-        assert word in str(caught.value)
+    for pair in (("i1", "f4"), ("i1", "u1"), ("f8", "f8")):  # some may be, but not together
+        with pytest.raises(DTypeError) as caught:
+            settle(np_dtypes(*pair))
+        shown = np_dtypes(*pair)
+        for word in (
+            f"x is {shown[0]} and w is {shown[1]}",
+            "f32; bf16; T=i8,U=i8,V=i32; T=u8,U=i8,V=i32",
+        ):
+            assert word in str(caught.value)
 
 
 def test_a_fixed_dtype_is_checked_too() -> None:

@@ -1,6 +1,7 @@
 """What a declaration means, and how a wrong one is refused: in its own place, naming the fault."""
 
 # ruff: noqa: F821 - dimensions are text, no names
+import math
 import re
 import textwrap
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from opwright import Kernel, T, Tensor, U, V, operator
+from opwright.spec.cases import matrix
 from opwright.spec.dtypes import DTYPES
 from opwright.spec.errors import DeclarationError, OpwrightError, UnknownNameError, UsageError
 from opwright.spec.kernel import cdiv
@@ -174,11 +176,7 @@ def test_presets_of_shapes() -> None:
         return x
 
     assert twice.bench == ("n=1", "n=2")
-    assert twice.preset("big") == ("n=9",)
-    with pytest.raises(
-        UnknownNameError, match="no preset named 'smal' in twice; did you mean smal"
-    ):
-        twice.preset("smal")
+    assert twice.presets["big"] == ("n=9",)
 
 
 @pytest.mark.parametrize("future", [False, True])
@@ -554,6 +552,29 @@ WRONG: dict[str, tuple[str, str]] = {
         'def good(x: Tensor[T, "#... m m"]) -> Tensor[T, "#... m"]:\n    return x.sum(-1)\n',
         "rows='m': it stands twice in x",
     ),
+    **{
+        f"limits {limit!r}": (
+            f'@operator(dtypes={{"T": ["f32"]}}, limits={limit!r})\n'
+            'def good(x: Tensor[T, "m"], by: float = 2.0, to: int = 3, n: bool = True) -> '
+            'Tensor[T, "m"]:\n    return by * x\n',
+            said,
+        )
+        for limit, said in (
+            ("0 < by", "limits: expected a list"),
+            (["0 < bye"], "no number named 'bye' in the attributes of good; did you mean by"),
+            (["0 < n"], "no number named 'n'"),
+            (["0 < by", "by < 5"], "by has two"),
+            (["by > 2"], "attribute by has a default that is not by > 2"),
+            (["4 <= to < 9"], "attribute to has a default that is not 4 <= to < 9"),
+            (["by"], "should be like '0 < scale < inf'"),
+            (["0 < by <"], "should be like '0 < scale < inf'"),
+            (["by != 0"], "should be like '0 < scale < inf'"),
+            (["0 < 1 < by"], "should be like '0 < scale < inf'"),
+            (["0 < by > 1"], "should be like '0 < scale < inf'"),
+            (["0 < by < to"], "should be like '0 < scale < inf'"),
+            (["0 < by < f(2)"], "should be like '0 < scale < inf'"),
+        )
+    },
     "bench without presets": (
         '@operator(dtypes={"T": ["f32"]}, bench={})\n' + GOOD,
         "bench={} has no presets",
@@ -834,3 +855,42 @@ def test_an_ellipsis_may_stand_without_quotes() -> None:
         return x
 
     assert same.signature.c_prototype() == "void same(const T* x, T* out, int64_t n)"
+
+
+@pytest.mark.parametrize(
+    ("limit", "within", "outside"),
+    [
+        ("0 < by < inf", [5e-324, 1e308], [0.0, -1.0, math.inf, math.nan]),
+        ("-128 <= by <= 127", [-128, 127, 0.5], [-128.5, 127.5, math.nan]),
+        ("1 > by >= -1e-3", [0.5, -1e-3], [1, -0.002, -math.inf]),
+        ("by >= 1", [1, math.inf], [0.9, -math.inf, math.nan]),
+        ("-inf < by", [-1e308, math.inf], [-math.inf, math.nan]),
+    ],
+)
+def test_limits_of_attributes(limit: str, within: list[float], outside: list[float]) -> None:
+    @operator(dtypes={"T": ["f64"]}, limits=[limit])
+    def shifted(x: Tensor[T, "n"], by: float = within[0]) -> Tensor[T, "n"]:
+        return x + by
+
+    settle = shifted.signature.settle_scalars
+    for value in within:
+        assert settle({"by": value}, {"T": DTYPES["f64"]}) == {"by": value}
+    for value in outside:
+        with pytest.raises(UsageError, match=f"attribute by is {value}; it should be {limit}"):
+            settle({"by": value}, {"T": DTYPES["f64"]})
+    # The matrix of cases keeps to them.
+    for case in matrix(shifted, {"T": DTYPES["f64"]}, ()):
+        value = case.attributes["by"]
+        assert value in within or settle({"by": value}, {"T": DTYPES["f64"]})
+
+
+def test_attributes_without_a_default_have_one_within_their_limit(tmp_path: Path) -> None:
+    _, message = refused(
+        tmp_path,
+        """
+        @operator(dtypes={"T": ["f32"]}, limits=["2 <= by"])
+        def shifted(x: Tensor[T, "n"], by: int) -> Tensor[T, "n"]:
+            return x + by
+        """,
+    )
+    assert "attribute by has no default, and 1 is not 2 <= by" in message

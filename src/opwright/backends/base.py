@@ -291,6 +291,13 @@ class Backend(ABC):
         compiler.
         """
 
+    def build_own(self) -> None:
+        """Build what verifying and calling any kernel needs, where it is not built yet.
+
+        Only to have it sooner: what fails here fails again, with its reason, where it is needed.
+        """
+        return
+
     @abstractmethod
     def open(self, time_limit: float, env: Mapping[str, str] | None = None) -> Device:
         """Start a worker process; ``time_limit`` is seconds a launch may take.

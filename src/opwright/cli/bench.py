@@ -15,7 +15,7 @@ from opwright.cli import common
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
 from opwright.spec.dtypes import DType, short_dtypes
-from opwright.spec.errors import MachineError, UsageError
+from opwright.spec.errors import MachineError, UnknownNameError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
 from opwright.verify.engine import Report
@@ -51,7 +51,8 @@ def command(
 
     Each kernel is verified on the very inputs it is timed on. A kernel that fails is in the table
     without a time, and the command ends with 1. With --preset it is one line for each shape, and of
-    an operator's kernels the one that a call would run there.
+    an operator's kernels the one that a call would run there; of several operators, those that have
+    the preset are measured.
     """
     from opwright.bench.measure import check_fit, measure
     from opwright.cli.verify import of_backend, params_of
@@ -62,14 +63,20 @@ def command(
     counts = common.thread_counts(threads)
     found = [of_backend(find(text), backend) for text in targets]
     if preset is not None:
-        sets = {t.reference: presets_of(t.spec, preset) for t in found}  # before the first is run
+        words = preset_words([t.spec for t in found], preset)  # before the first is run
         for target in found:
-            params = params_of(target, param)
+            there = target.spec.presets
+            if absent := [word for word in words if word not in there]:
+                only = f"no preset {', '.join(absent)}, only {', '.join(there)}"
+                click.echo(f"opwright: {target.reference}: {only}", err=True)
             presets = {
-                name: setups_of(target.spec, dtype, shapes, attr, counts, caches)
-                for name, shapes in sets[target.reference].items()
+                word: setups_of(target.spec, dtype, there[word], attr, counts, caches)
+                for word in words
+                if word in there
             }
-            side_by_side(output, target, presets, params, backend, budget)
+            if presets:
+                params = params_of(target, param)
+                side_by_side(output, target, presets, params, backend, budget)
         return
     for target in found:
         calls: dict[str, int] = {}
@@ -107,12 +114,17 @@ def command(
             output.say(weighted(tables, calls))
 
 
-def presets_of(spec: OperatorSpec, text: str) -> dict[str, tuple[str, ...]]:
-    """The shapes of each preset in a comma-separated list."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
+def preset_words(specs: Sequence[OperatorSpec], text: str) -> list[str]:
+    """The presets in a comma-separated list; raises ``UsageError`` for one that no operator has."""
+    known = list(dict.fromkeys(name for spec in specs for name in spec.presets))
+    words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not words:
-        raise UsageError(f"--preset {text!r}: write some of {', '.join(spec.presets)}")
-    return {word: spec.preset(word) for word in words}
+        raise UsageError(f"--preset {text!r}: write some of {', '.join(known)}")
+    for word in words:
+        if word not in known:
+            names = " or ".join(dict.fromkeys(spec.name for spec in specs))
+            raise UnknownNameError("preset", word, known, names)
+    return words
 
 
 def side_by_side(

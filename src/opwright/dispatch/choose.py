@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
+import logging
 import math
 import os
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opwright.backends.base import Artifact, Backend, FastCalls
@@ -17,9 +21,13 @@ from opwright.spec.errors import BuildError, MachineError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
+from opwright.toolchain.paths import home
 
 # A time measured at sizes more than this factor away, in any dimension, says nothing here.
 NEAR = 4.0
+# Seconds that a choice may take without a word of what takes so long.
+PATIENCE = 1.0
+log = logging.getLogger("opwright")
 
 
 class KernelWarning(UserWarning):
@@ -73,6 +81,8 @@ _passed_over: dict[tuple[object, ...], tuple[OperatorSpec, str]] = {}
 # Of each operator: what remembers its calls, and the backend whose kernels these run.
 _fast: dict[int, tuple[OperatorSpec, str, FastCalls | None]] = {}
 _tuned_sizes: dict[int, tuple[OperatorSpec, frozenset[tuple[int | None, ...]]]] = {}
+# Operators and element types of which it was said that their kernels are being verified.
+_said: set[tuple[str, str]] = set()
 
 
 def choose(
@@ -83,8 +93,8 @@ def choose(
     The best is the fastest measured near these sizes on this machine, else the last of the list
     that this machine can run. Its tunables are what tuning chose near these sizes for this very
     build, machine, element types and threads, else the defaults. A kernel without a verdict here is
-    verified first, in a worker process: the first call for a dtype takes seconds, once per machine.
-    ``OPWRIGHT_THREADS`` limits the threads.
+    verified first, in a worker process: the first call for a dtype takes seconds, once per machine,
+    of which the logger ``opwright`` tells. ``OPWRIGHT_THREADS`` limits the threads.
 
     Raises ``MachineError`` with each kernel's reason when none can serve.
     """
@@ -115,7 +125,7 @@ def choose_packing(
     ``MachineError`` with each kernel's reason when none can serve.
     """
     reasons: list[str] = []
-    with History.open() as history:
+    with _announced(spec, dtypes), History.open() as history:
         for row in reversed(spec.rows):
             if row.packs != param:
                 continue
@@ -135,6 +145,28 @@ def choose_packing(
         f"{spec.name}: no kernel packs {param} for {short_dtypes(dtypes)} on this machine\n  "
         + "\n  ".join(reasons)
     )
+
+
+@contextlib.contextmanager
+def _announced(spec: OperatorSpec, dtypes: Mapping[str, DType]) -> Iterator[None]:
+    """Say once what takes so long, where choosing a kernel of ``spec`` does."""
+
+    def say() -> None:
+        if (spec.place, short_dtypes(dtypes)) not in _said:
+            _said.add((spec.place, short_dtypes(dtypes)))
+            log.warning(
+                "opwright: checking %s's kernels for %s on this machine, once; the results are "
+                "kept in %s",
+                *(spec.name, short_dtypes(dtypes), home()),
+            )
+
+    timer = threading.Timer(PATIENCE, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def forget(spec: OperatorSpec) -> None:
@@ -229,7 +261,9 @@ def _best(
         else:
             usable.append(row)
     passed: dict[tuple[object, ...], tuple[OperatorSpec, str]] = {}
-    with History.open() as history:
+    for name in dict.fromkeys(row.backend for row in usable):
+        _build_own(name)
+    with _announced(spec, dtypes), History.open() as history:
         for candidate in _by_speed(spec, usable, dtypes, dims, history):
             row = candidate.row
             key = (id(spec), row.name, short_dtypes(dtypes), tuple(candidate.params.items()))
@@ -257,6 +291,17 @@ def _best(
     )
 
 
+@functools.cache
+def _build_own(backend: str) -> None:
+    """Start to build a backend's own programs: beside a kernel's, which takes half as long."""
+
+    def build() -> None:
+        with contextlib.suppress(Exception):  # it is raised where they are needed
+            backend_named(backend).build_own()
+
+    threading.Thread(target=build, daemon=True).start()
+
+
 def _unverified(
     spec: OperatorSpec,
     row: Kernel,
@@ -273,7 +318,8 @@ def _unverified(
     verdict = history.verdict(artifact.key, machine)
     if verdict is None:
         name = reference(spec)
-        report = verify(spec, [row], name, Options(dtypes=[dtypes], params=params, quick=True))
+        options = Options(dtypes=[dtypes], params=params, quick=True, witness=False)
+        report = verify(spec, [row], name, options)
         verdict = "held" if report.held else "wrong"
         history.record_verdict(artifact.key, machine, verdict, sum(k.cases for k in report.kernels))
         if not report.held:

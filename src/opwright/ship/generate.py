@@ -296,10 +296,18 @@ def _operator(plan: Plan, spec: OperatorSpec, elements: Sequence[DType]) -> list
             whole = 0 if s.type is float else int(value)
             whole_text = "INT64_MIN" if whole == -(2**63) else f"{whole}LL"
             field = f"{attrs}, {c_name(s.name)}"
+            limit = "nullptr, nullptr"
+            if s.limit is not None:
+                ends = [
+                    f"{_double(s.limit.low)} {'<' if s.limit.low_open else '<='} x",
+                    f"x {'<' if s.limit.high_open else '<='} {_double(s.limit.high)}",
+                ]
+                within = f"[](double x) {{ return {' && '.join(ends)}; }}"
+                limit = f"{json.dumps(str(s.limit))}, {within}"
             lines.append(
                 f"    {{{json.dumps(s.name)}, '{kind}', {str(s.default is not None).lower()}, "
                 f"{_double(value) if s.type is float else '0.0'}, {whole_text}, offsetof({field}), "
-                f"sizeof({attrs}::{c_name(s.name)}), {len(s.words)}}},"
+                f"sizeof({attrs}::{c_name(s.name)}), {len(s.words)}, {limit}}},"
             )
         lines.append("};")
     rows: list[str] = []

@@ -237,6 +237,8 @@ def _operator(plan: Plan, spec: OperatorSpec) -> str:
             note = f"{names[0]} and so on; {note}"
             values = [f"    {name} = {value}" for value, name in enumerate(names)]
             constants += ["enum {", ",\n".join(values), "};"]
+        if scalar.limit is not None:
+            note = f"{scalar.limit}; {note}"
         fields.append(f"    {c_scalar(scalar)} {c_name(scalar.name)}; /* {note} */")
         initial.append("0" if scalar.default is None else c_value(scalar.value(scalar.default)))
     macro = f"{type_name.upper()}_INIT"

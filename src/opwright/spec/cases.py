@@ -419,7 +419,8 @@ def _attribute_cases(
                 near = float(base.attributes[scalar.name])
                 # An infinite default is a limit that is off; a finite one turns it on.
                 near = near if math.isfinite(near) else 1.0
-                changed[scalar.name] = factor * (near + 0.3 * index)
+                if scalar.allows(value := factor * (near + 0.3 * index)):
+                    changed[scalar.name] = value
         sets.append(changed)
     for scalar in scalars:
         usual = base.attributes[scalar.name]
@@ -427,7 +428,8 @@ def _attribute_cases(
             sets.append({scalar.name: not usual})
         elif scalar.type is int:
             least = min(0, int(usual))  # a formula may take -1 as "the last" without meaning to
-            sets += [{scalar.name: n} for s in (-1, 1, 2) if (n := int(usual) + s) >= least]
+            several = [n for s in (-1, 1, 2) if (n := int(usual) + s) >= least]
+            sets += [{scalar.name: n} for n in several if scalar.allows(n)]
         sets += [{scalar.name: word} for word in scalar.words if word != usual]
     for seed, changed in enumerate(sets, 1):
         if not changed:

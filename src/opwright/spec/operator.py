@@ -86,6 +86,7 @@ class OperatorSpec:
     ``rows`` names a dimension that counts independent rows: the result for rows stacked along it is
     the stacked results. Where items of leading dimensions that broadcast lie one after the other
     and share all else, a kernel then gets them as one item with more rows;
+    ``limits`` says what numbers attributes may be, as ``0 < scale < inf``; others are refused;
     ``torch`` names the framework's own operator, a dotted path or a function of the same
     parameters; ``tolerance`` is derived from the formula where it is not given;
     ``bench`` lists the shapes to measure at, as ``--shape`` takes them, or maps names of presets to
@@ -104,6 +105,7 @@ class OperatorSpec:
         overflow: Overflow,
         may_flush: Sequence[str],
         rows: str,
+        limits: Sequence[str],
         bench: Sequence[str] | Mapping[str, Sequence[str]],
         place: str,
         scope: Mapping[str, Any] | None = None,
@@ -112,7 +114,7 @@ class OperatorSpec:
         try:
             if not inspect.isfunction(inspect.unwrap(formula)):
                 raise UsageError(f"an operator is declared by a function, got {formula!r}")
-            self.signature: Signature = signature_of(formula, dtypes, scope, rows)
+            self.signature: Signature = signature_of(formula, dtypes, scope, rows, limits)
             self._check(formula, flops, torch, thresholds, tolerance, overflow)
             self._check_flush(may_flush, tolerance)
             self.presets = _presets(self.signature, bench)
@@ -200,6 +202,7 @@ class OperatorSpec:
         overflow: Overflow = "undefined",
         may_flush: Sequence[str] = (),
         rows: str = "",
+        limits: Sequence[str] = (),
         bench: Sequence[str] | Mapping[str, Sequence[str]] = (),
     ) -> Callable[[Callable[..., Any]], Self]:
         """The decorator that turns an annotated formula into an operator of this class."""
@@ -216,6 +219,7 @@ class OperatorSpec:
             overflow=overflow,
             may_flush=may_flush,
             rows=rows,
+            limits=limits,
             bench=bench,
             place=place_of(formula, here),
             scope=scope,
@@ -230,12 +234,6 @@ class OperatorSpec:
     def bench(self) -> tuple[str, ...]:
         """The shapes to measure at where none are asked for."""
         return next(iter(self.presets.values()))
-
-    def preset(self, name: str) -> tuple[str, ...]:
-        """The shapes of the preset called ``name``; raises ``UnknownNameError``."""
-        if name not in self.presets:
-            raise UnknownNameError("preset", name, self.presets, self.name)
-        return self.presets[name]
 
     def __repr__(self) -> str:
         return f"<operator {self.name}: {len(self.rows)} kernels>"

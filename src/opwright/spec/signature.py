@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
 import math
@@ -134,8 +135,33 @@ class TensorParam:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """What a number may be, as ``0 < scale < inf`` declares it; NaN is never within.
+
+    An end that is ``open`` does not belong to it.
+    """
+
+    text: str
+    low: float
+    high: float
+    low_open: bool
+    high_open: bool
+
+    def __str__(self) -> str:
+        return self.text
+
+    def holds(self, value: float) -> bool:
+        """Whether ``value`` is within."""
+        above = self.low < value if self.low_open else self.low <= value
+        below = value < self.high if self.high_open else value <= self.high
+        return above and below
+
+
+@dataclass(frozen=True)
 class ScalarParam:
     """An attribute: a ``float``, ``int`` or ``bool``, or one word of ``words``; maybe a default.
+
+    A number may have a ``limit``.
 
     A word reaches the kernel as its index, for which the kernel's source has a constant
     (``activation_relu`` for the word ``relu`` of ``activation``).
@@ -145,6 +171,7 @@ class ScalarParam:
     type: type[float] | type[int] | type[bool] | type[str]
     default: Scalar | None = None
     words: tuple[str, ...] = ()
+    limit: Limit | None = None
 
     @property
     def c(self) -> str:
@@ -163,6 +190,10 @@ class ScalarParam:
         if self.default is not None:
             return self.default
         return self.words[0] if self.words else self.type(1)
+
+    def allows(self, number: Any) -> bool:
+        """Whether ``number`` is within its limit, if it has one."""
+        return self.limit is None or self.limit.holds(number)
 
     def value(self, setting: Scalar) -> float | int:
         """What the C function gets for ``setting``."""
@@ -338,6 +369,13 @@ class Signature:
         owner: dict[str, str] = {}
         known = {d.numpy: d for d in DTYPES.values()}
         for param, given in zip(self.inputs, arrays, strict=True):
+            if not given.isnative:
+                native = given.newbyteorder("=")
+                raise DTypeError(
+                    f"{self.name}: {param.name} is {given.str}, whose bytes are in the order that "
+                    f"is not this machine's; kernels take {native}. Pass {param.name}.astype"
+                    f"({str(native)!r})"
+                )
             wanted = param.type.dtype
             if wanted in settled and given != settled[wanted].numpy:
                 raise DTypeError(
@@ -347,6 +385,8 @@ class Signature:
             options = self.variables.get(wanted) or (dtype_named(wanted),)
             found = known.get(given)
             if found is None or found not in options:
+                if wanted in self.variables and len({p.type.dtype for p in self.inputs}) > 1:
+                    break  # what this can be depends on the others
                 has = ", ".join(f"{d.name} ({d.numpy})" for d in options)
                 raise DTypeError(
                     f"{self.name}: {param.name} is {given}, for which there is no kernel; "
@@ -356,9 +396,10 @@ class Signature:
             if wanted in self.variables:
                 settled[wanted] = found
                 owner[wanted] = param.name
-        for assignment in self.assignments:
-            if all(assignment[v] == d for v, d in settled.items()):
-                return dict(assignment)
+        else:
+            for assignment in self.assignments:
+                if all(assignment[v] == d for v, d in settled.items()):
+                    return dict(assignment)
         mixture = " and ".join(f"{p.name} is {g}" for p, g in zip(self.inputs, arrays, strict=True))
         raise DTypeError(
             f"{self.name}: {mixture}, for which together there is no kernel; there can be "
@@ -454,7 +495,13 @@ class Signature:
             value = given.get(scalar.name, scalar.default)
             if value is None and scalar.default is None:
                 raise UsageError(f"{self.name}: attribute {scalar.name} has no default: give it")
-            settled[scalar.name] = _scalar(self.name, scalar, value, single)
+            settled[scalar.name] = found = _scalar(self.name, scalar, value, single)
+            if not scalar.allows(found):
+                rounded = f", in float32 {found}" if scalar.allows(value) else ""
+                raise UsageError(
+                    f"{self.name}: attribute {scalar.name} is {value}{rounded}; it should be "
+                    f"{scalar.limit}"
+                )
         return settled
 
     def values(
@@ -750,6 +797,7 @@ def signature_of(
     dtypes: Mapping[str, Sequence[str]],
     scope: Mapping[str, Any] | None = None,
     rows: str = "",
+    limits: Sequence[str] = (),
 ) -> Signature:
     """Read the signature off an annotated formula.
 
@@ -805,8 +853,64 @@ def signature_of(
     if not inputs:
         raise UsageError(f"{name}: an operator needs at least one tensor")
     output = TensorParam("out", returned)
-    signature = _assemble(name, inputs, output, scalars, dtypes)
+    signature = _assemble(name, inputs, output, _limited(name, scalars, limits), dtypes)
     return _stacked(signature, rows) if rows else signature
+
+
+def _limited(name: str, scalars: list[ScalarParam], limits: Sequence[str]) -> list[ScalarParam]:
+    """The attributes with their ``limits``; raises ``UsageError`` for one that means nothing."""
+    check_list(f"{name}: limits", limits)
+    found: dict[str, Limit] = {}
+    for text in limits:
+        attribute, limit = _limit(f"{name}: limits: {text!r}", text)
+        numbers = [s.name for s in scalars if s.type in (float, int)]
+        if attribute not in numbers:
+            raise UnknownNameError("number", attribute, numbers, f"the attributes of {name}")
+        if attribute in found:
+            raise UsageError(f"{name}: limits: {attribute} has two; write one, as 0 < x <= 1")
+        found[attribute] = limit
+    limited = [replace(s, limit=found.get(s.name)) for s in scalars]
+    for scalar in limited:
+        if not scalar.allows(scalar.usual):
+            what = "has no default, and 1" if scalar.default is None else "has a default that"
+            raise UsageError(f"{name}: attribute {scalar.name} {what} is not {scalar.limit}")
+    return limited
+
+
+def _limit(where: str, text: str) -> tuple[str, Limit]:
+    """The attribute that ``text`` is about and its limit: ``0 < scale < inf``, ``n >= 1``."""
+    wrong = UsageError(f"{where} should be like '0 < scale < inf': a name between numbers")
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        raise wrong from None
+    if not isinstance(node, ast.Compare):
+        raise wrong
+    sides = [node.left, *node.comparators]
+    names = [i for i, n in enumerate(sides) if isinstance(n, ast.Name) and n.id != "inf"]
+    if len(names) != 1:
+        raise wrong
+    (at,) = names
+    ends: dict[bool, tuple[float, bool]] = {}  # the upper one by True
+    for index, operation in enumerate(node.ops):
+        other = index + 1 if index == at else index
+        if at not in (index, index + 1) or not isinstance(
+            operation, ast.Lt | ast.LtE | ast.Gt | ast.GtE
+        ):
+            raise wrong
+        try:
+            end = float(ast.unparse(sides[other]).replace(" ", ""))
+        except ValueError:
+            raise wrong from None
+        strict = isinstance(operation, ast.Lt | ast.Gt)
+        above = isinstance(operation, ast.Lt | ast.LtE) == (other > at)
+        if above in ends:
+            raise wrong
+        ends[above] = end, strict
+    low, low_open = ends.get(False, (-math.inf, False))
+    high, high_open = ends.get(True, (math.inf, False))
+    text = " ".join(text.split())
+    return ast.unparse(sides[at]), Limit(text, low, high, low_open, high_open)
 
 
 def _stacked(signature: Signature, rows: str) -> Signature:

@@ -8,8 +8,10 @@ gets k roundoffs of ``sum |a||b|``, a maximum gets none, and neither has to be t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -50,10 +52,16 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Bound:
-    """Largest absolute error per output element, and how it was come by, in words."""
+    """Largest absolute error per output element, and how it was come by, in words.
+
+    ``rises`` and ``falls`` say where a partial sum may reach plus and minus infinity, in an order
+    that is a kernel's own. They are None where the analysis cannot tell.
+    """
 
     limit: Floats
     origin: str
+    rises: NDArray[np.bool_] | None = None
+    falls: NDArray[np.bool_] | None = None
 
 
 def ulp(values: Floats, dtype: DType) -> Floats:
@@ -65,6 +73,12 @@ def ulp(values: Floats, dtype: DType) -> Floats:
     spacing = np.ldexp(2 * dtype.unit_roundoff, exponent - 1)
     spacing = np.where(magnitude == 0, 0.0, spacing)  # frexp gives 0 the exponent of 0.5
     return np.asarray(np.maximum(spacing, dtype.smallest_subnormal), dtype=np.float64)
+
+
+def infinite_from(dtype: DType) -> float:
+    """The least number that a float type rounds to infinity: half a step past its largest."""
+    with np.errstate(over="ignore"):  # beyond float64 it is infinity itself
+        return float(dtype.highest + 0.5 * ulp(np.array(dtype.highest), dtype))
 
 
 def declared_bound(
@@ -96,12 +110,20 @@ def derived_bound(
     if compute.kind == "int":
         return Bound(np.zeros(reference.shape), "exact")
     arithmetic = _Arithmetic(compute, flushes)
+    rises = falls = None
     with np.errstate(all="ignore"):
         try:
             tracked = formula(*(_operand(a, arithmetic) for a in inputs), **attributes)
             if not isinstance(tracked, Tracked):
                 tracked = Tracked.exact(tracked, arithmetic)
             errors = np.broadcast_to(tracked.error, reference.shape)
+            if tracked.chain is not None:
+                # Nothing comes after the sum: what overflows on the way is known by its sign.
+                errors = np.where(np.isinf(errors), tracked.chain.total(arithmetic), errors)
+                rises, falls = (
+                    np.broadcast_to(may, reference.shape)
+                    for may in tracked.chain.overflows(arithmetic)
+                )
             origin = "derived from the formula"
         except Exception as unknown:  # the formula ran as the oracle: only the analysis fails
             reason = str(unknown)
@@ -118,7 +140,7 @@ def derived_bound(
             rounded = 0.5 * ulp(np.abs(reference) + limit, output)
             limit = limit + np.where(held & (limit == 0), 0.0, rounded)
         limit = limit + arithmetic.flushed(reference, limit)
-    return Bound(np.asarray(limit, dtype=np.float64), origin)
+    return Bound(np.asarray(limit, dtype=np.float64), origin, rises, falls)
 
 
 def _evaluate(ufunc: np.ufunc, *values: Floats) -> Any:
@@ -139,6 +161,7 @@ class _Arithmetic:
         self.numpy = compute.numpy
         self.roundoff = compute.unit_roundoff
         self.largest = compute.highest
+        self.infinite_from = infinite_from(compute)
         self.smallest_normal = compute.smallest_subnormal / (2 * compute.unit_roundoff)
         # What an operation near zero may be off, in roundoffs.
         self.least = self.smallest_normal
@@ -166,6 +189,32 @@ class _Arithmetic:
 
 
 @dataclass(frozen=True)
+class _Side:
+    """The terms of one sign in a sum: what they add up to at most, in magnitude.
+
+    ``operations`` is how many a kernel makes on the way, multiplications included.
+    """
+
+    most: Floats
+    operations: Any
+
+    def __add__(self, other: _Side) -> _Side:
+        # Two sums have one addition more than they had.
+        return _Side(self.most + other.most, self.operations + other.operations + 1)
+
+    def overflows(self, arithmetic: _Arithmetic) -> NDArray[np.bool_]:
+        """Where adding these up reaches infinity in some order.
+
+        Terms of the other sign only take away, as rounding keeps order. The last operation decides
+        before it is rounded, so that sums of two are told exactly; a sum of more is counted as
+        overflowing from as many roundoffs below the edge as it has operations before.
+        """
+        roundings = np.maximum(self.operations - 1, 0) * (1 if arithmetic.in_oracle else 2)
+        reached = self.most * np.exp(roundings * arithmetic.roundoff)
+        return np.asarray(~(reached < arithmetic.infinite_from))
+
+
+@dataclass(frozen=True)
 class _Chain:
     """A sum of several numbers, which a kernel may add up in any order.
 
@@ -173,15 +222,28 @@ class _Chain:
     of their own errors; sums of a magnitude up to ``exact`` are not rounded.
     """
 
-    terms: int
+    terms: Any
     magnitude: Floats
     error: Floats
     exact: float
+    positive: _Side
+    negative: _Side
 
     def total(self, arithmetic: _Arithmetic) -> Floats:
-        """The error of the sum."""
-        rounded = max(self.terms - 1, 0) * (self.magnitude + arithmetic.least)
+        """The error of the sum, where it does not overflow."""
+        rounded = np.maximum(self.terms - 1, 0) * (self.magnitude + arithmetic.least)
         return self.error + _unless_exact(self.magnitude, self.exact, rounded)
+
+    def overflows(self, arithmetic: _Arithmetic) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Where partial sums may reach plus infinity, and where minus infinity."""
+        return self.positive.overflows(arithmetic), self.negative.overflows(arithmetic)
+
+    def unless_open(self, value: Floats, error: Floats, arithmetic: _Arithmetic) -> Floats:
+        """The error, infinite where a kernel may have another infinity than ``value``, or NaN."""
+        rises, falls = self.overflows(arithmetic)
+        surely = np.abs(value) - error * arithmetic.roundoff >= arithmetic.infinite_from
+        differs = np.where(surely, np.where(value > 0, falls, rises), rises | falls)
+        return np.where(differs, np.inf, error)
 
 
 class Tracked(NDArrayOperatorsMixin):
@@ -380,24 +442,25 @@ class Tracked(NDArrayOperatorsMixin):
             return ufunc(*(x.value for x in operands))  # whether NaN, infinite, negative
         # np.frompyfunc(math.erf, 1, 1) is an erf for those who have no SciPy.
         rule = _RULES.get(ufunc.__name__.removesuffix(" (vectorized)"))
-        if rule is None:
+        if rule is None and ufunc not in _CONTRACTIONS:
             raise _NotFollowedError(f"np.{ufunc.__name__}")
         integer = ufunc.__name__ in _INTEGER_RULES and all(x.integer for x in operands)
         if not integer:
             operands = [x.floating() for x in operands]
+        if ufunc in _CONTRACTIONS:
+            return _contracted(ufunc, operands, operands[0].shape[-1])
+        assert rule is not None
         result = _evaluate(ufunc, *(x.value for x in operands))
-        chain = None
         if ufunc in (np.add, np.subtract):
-            chain = _chain(operands)
+            chain = _chain(ufunc, operands)
             # The order of two cannot be another, and their sum may well be exact.
-            error = rule(result, *operands) if chain.terms <= 2 else chain.total(self.arithmetic)
-        elif ufunc is np.matmul:
-            chain = _products(*operands)
-            error = chain.total(self.arithmetic)
-        else:
-            error = rule(result, *(x.any_order() if ufunc is np.divide else x for x in operands))
-            error = np.maximum(error, self._overflow(ufunc, result, operands))
-        return Tracked(result, error, self.arithmetic, chain, integer)
+            own = rule(result, *operands)
+            error = np.where(chain.terms <= 2, own, chain.total(self.arithmetic))
+            error = chain.unless_open(result, error, self.arithmetic)
+            return Tracked(result, error, self.arithmetic, chain, integer)
+        error = rule(result, *(x.any_order() if ufunc is np.divide else x for x in operands))
+        error = np.maximum(error, self._overflow(ufunc, result, operands))
+        return Tracked(result, error, self.arithmetic, integer=integer)
 
     def any_order(self) -> Tracked:
         """A sum with the error of a kernel that divides on the way, as a running mean does.
@@ -408,8 +471,9 @@ class Tracked(NDArrayOperatorsMixin):
         if self.chain is None:
             return self
         error = replace(self.chain, exact=0.0).total(self.arithmetic)
-        steps = max(self.chain.terms - 1, 0) ** 2 * self.arithmetic.least
-        return Tracked(self.value, error + steps, self.arithmetic)
+        error = error + np.maximum(self.chain.terms - 1, 0) ** 2 * self.arithmetic.least
+        error = self.chain.unless_open(self.value, error, self.arithmetic)
+        return Tracked(self.value, error, self.arithmetic)
 
     def _overflow(self, ufunc: np.ufunc, result: Floats, operands: Sequence[Tracked]) -> Floats:
         """What it changes that operands too large for the type are infinite in a kernel.
@@ -533,17 +597,76 @@ def _operand(array: NDArray[Any], arithmetic: _Arithmetic) -> Tracked:
     return numbers
 
 
-def _chain(operands: Sequence[Tracked]) -> _Chain:
-    """The chain of a sum: the numbers added up, where these are sums themselves."""
-    terms, exact = 0, np.inf
-    magnitude = error = np.zeros(())
+def _chain(ufunc: np.ufunc, operands: Sequence[Tracked]) -> _Chain:
+    """The chain of a sum or difference: the numbers added up, where these are sums themselves."""
+    a, b = (x.chain or _leaf(x) for x in operands)
+    signs = (b.positive, b.negative) if ufunc is np.add else (b.negative, b.positive)
+    return _Chain(
+        a.terms + b.terms,
+        a.magnitude + b.magnitude,
+        a.error + b.error,
+        min(a.exact, b.exact),
+        a.positive + signs[0],
+        a.negative + signs[1],
+    )
+
+
+def _leaf(x: Tracked) -> _Chain:
+    """A chain of one number, or of none where it is 0 everywhere."""
+    terms = int(bool(x.value.any() or x.error.any()))
+    return _Chain(terms, np.abs(x.value), x.error, _exact_to(x), *_sides(lambda part: part, [x]))
+
+
+def _contracted(contract: Callable[..., Any], operands: Sequence[Tracked], terms: Any) -> Tracked:
+    """A sum of products of one element of each operand, as np.matmul and np.einsum make them.
+
+    ``contract`` makes it of arrays; it may be a plain sum, of one operand. ``terms`` is how many
+    products there are in each element of the result.
+    """
+    arithmetic = operands[0].arithmetic
+    sizes = [np.abs(x.value) for x in operands]
+    magnitude = np.asarray(contract(*sizes))
+    exact = _exact_to(*operands)
+    error = np.zeros(())
+    if len(operands) > 1:  # the products are rounded
+        rounded = (len(operands) - 1) * (magnitude + terms * arithmetic.least)
+        error = _unless_exact(magnitude, exact, rounded)
+    for index, x in enumerate(operands):
+        if x.error.any():
+            most = [s + y.reach for s, y in zip(sizes[:index], operands, strict=False)]
+            error = error + contract(*most, x.error, *sizes[index + 1 :])
+    reached = magnitude + error * arithmetic.roundoff
+    if (reached >= arithmetic.roundoff * arithmetic.infinite_from).any():
+        sides = _sides(contract, operands)
+    else:  # too small to be told apart from nothing beside what overflows
+        sides = (_Side(reached, terms + len(operands) - 2),) * 2
+    chain = _Chain(terms, magnitude, error, exact, *sides)
+    value = np.asarray(contract(*(x.value for x in operands)))
+    error = chain.unless_open(value, chain.total(arithmetic), arithmetic)
+    return Tracked(value, error, arithmetic, chain, all(x.integer for x in operands))
+
+
+def _sides(contract: Callable[..., Any], operands: Sequence[Tracked]) -> tuple[_Side, _Side]:
+    """The positive and the negative terms of what ``_contracted`` adds up.
+
+    What is infinite or NaN already is left out: that is told from the result.
+    """
+    ends = []
     for x in operands:
-        own = x.chain or _Chain(
-            int(bool(x.value.any() or x.error.any())), np.abs(x.value), x.error, _exact_to(x)
+        finite = np.isfinite(x.value)
+        ends.append(
+            [np.where(finite & (e > 0), e, 0.0) for e in (x.value + x.reach, x.reach - x.value)]
         )
-        terms, exact = terms + own.terms, min(exact, own.exact)
-        magnitude, error = magnitude + own.magnitude, error + own.error
-    return _Chain(terms, magnitude, error, exact)
+    sides = []
+    for odd in (0, 1):
+        most = count = np.zeros(())
+        for signs in itertools.product((0, 1), repeat=len(operands)):
+            if sum(signs) % 2 == odd:
+                parts = [ends[i][sign] for i, sign in enumerate(signs)]
+                most = most + contract(*parts)
+                count = count + contract(*((part > 0).astype(np.float64) for part in parts))
+        sides.append(_Side(np.asarray(most), np.asarray(count + len(operands) - 2)))
+    return sides[0], sides[1]
 
 
 def _exact_to(*operands: Tracked) -> float:
@@ -564,12 +687,6 @@ def _unless_exact(magnitude: Floats, exact: float, rounded: Floats) -> Floats:
 
 def _whole(x: Tracked) -> bool:
     return not x.error.any() and bool(np.all(x.value == np.rint(x.value)))
-
-
-def _accumulated(depth: Any, magnitude: Floats, *operands: Tracked) -> Floats:
-    """``depth`` roundings of a sum of this magnitude: none for whole numbers in the mantissa."""
-    error = np.asarray(depth * (magnitude + operands[0].arithmetic.least))
-    return _unless_exact(magnitude, _exact_to(*operands), error)
 
 
 def _product(r: Floats, a: Tracked, b: Tracked) -> Floats:
@@ -635,30 +752,6 @@ def _power(r: Floats, a: Tracked, b: Tracked) -> Floats:
     return carried + exponent + FUNCTION_ROUNDOFFS * a.arithmetic.rounding(r)
 
 
-def _products(a: Tracked, b: Tracked) -> _Chain:
-    """The chain of a matrix product: each term is a product, rounded once."""
-    left, right = np.abs(a.value), np.abs(b.value)
-    magnitude = left @ right
-    exact = _exact_to(a, b)
-    error = magnitude + a.shape[-1] * a.arithmetic.least
-    error = _unless_exact(magnitude, exact, error)
-    if b.error.any():
-        error = error + (left + a.reach) @ b.error
-    if a.error.any():
-        error = error + a.error @ right
-    # Partial sums may overflow in one order and not in another.
-    largest = a.arithmetic.largest
-    either = (magnitude > largest) & (np.abs(a.value @ b.value) <= largest)
-    error = np.where(either, np.inf, error)
-    return _Chain(a.shape[-1], magnitude, error, exact)
-
-
-def _vecdot(r: Floats, a: Tracked, b: Tracked) -> Floats:
-    terms = np.abs(a.value) * b.error + a.error * np.abs(b.value) + a.error * b.reach
-    magnitude = np.sum(np.abs(a.value * b.value), axis=-1)
-    return np.asarray(np.sum(terms, axis=-1) + _accumulated(a.shape[-1], magnitude, a, b))
-
-
 def _step(function: Callable[[Floats], Floats]) -> Callable[[Floats, Tracked], Floats]:
     """The rule of rounding to integers: exact, but where the argument's error crosses steps."""
 
@@ -709,8 +802,6 @@ _RULES: dict[str, Callable[..., Floats]] = {
     "minimum": _either,
     "fmax": _either,
     "fmin": _either,
-    "matmul": lambda r, a, b: _products(a, b).total(a.arithmetic),
-    "vecdot": _vecdot,
     "power": _power,
     "float_power": _power,
     "sqrt": _sqrt,
@@ -748,6 +839,9 @@ _RULES: dict[str, Callable[..., Floats]] = {
     "rint": _step(np.rint),
 }
 
+# Sums of products, along the last dimension of the first operand.
+_CONTRACTIONS = (np.matmul, np.vecdot)
+
 # What gives integers of integers.
 _INTEGER_RULES = frozenset(
     "add subtract multiply square negative positive absolute sign maximum minimum matmul vecdot"
@@ -773,12 +867,7 @@ def _reduce_sum(
 ) -> Tracked:
     start = a._join(initial)
     extra: dict[str, Any] = {"axis": axis, "keepdims": keepdims, "where": where}
-    total, magnitude = np.sum(a.value, **extra), np.sum(np.abs(a.value), **extra)
-    # Partial sums may overflow in one order and not in another.
-    either = (magnitude > a.arithmetic.largest) & (np.abs(total) <= a.arithmetic.largest)
-    error = np.where(either, np.inf, np.sum(a.error, **extra))
-    leaves = _Chain(_count(a, axis), magnitude, error, _exact_to(a))
-    sums = Tracked(total, leaves.total(a.arithmetic), a.arithmetic, leaves, a.integer)
+    sums = _contracted(partial(np.sum, **extra), [a], _count(a, axis))
     return sums if not start.value.any() else sums + start
 
 
@@ -799,7 +888,9 @@ def _reduce_product(
     relative = np.where(a.error > 0, a.error / most, 0.0)
     magnitude = np.prod(most, **extra)
     roundings = max(_count(a, axis) - 1, 0)
-    error = magnitude * np.sum(relative, **extra) + _accumulated(roundings, magnitude, a)
+    rounded = np.asarray(roundings * (magnitude + a.arithmetic.least))
+    rounded = _unless_exact(magnitude, _exact_to(a), rounded)
+    error = magnitude * np.sum(relative, **extra) + rounded
     return Tracked(np.prod(a.value, **extra), error, a.arithmetic, integer=a.integer)
 
 
@@ -864,29 +955,17 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, **ends: Any) -> Any:
 
 
 def _cumulative(a: Tracked, axis: Any = None) -> Tracked:
-    before = np.cumsum(np.ones(a.shape), axis=axis) - 1
-    magnitude = np.cumsum(np.abs(a.value), axis=axis)
-    error = np.cumsum(a.error, axis=axis) + _accumulated(before, magnitude, a)
-    return Tracked(np.cumsum(a.value, axis=axis), error, a.arithmetic, integer=a.integer)
+    terms = np.cumsum(np.ones(a.shape), axis=axis)
+    return _contracted(partial(np.cumsum, axis=axis), [a], terms)
 
 
 def _einsum(subscripts: str, *operands: Any) -> Any:
     some = next(x for x in operands if isinstance(x, Tracked))
     tracked = [some._join(x) for x in operands]
-    integer = all(x.integer for x in tracked)
-    if not integer:
+    if not all(x.integer for x in tracked):
         tracked = [x.floating() for x in tracked]
-    most = [np.abs(x.value) + x.reach for x in tracked]
-    # Of each element: the products of its terms, and their sum.
     terms = np.einsum(subscripts, *(np.ones(x.shape) for x in tracked))
-    roundings = np.maximum(terms + len(tracked) - 2, 0)
-    error = _accumulated(roundings, np.einsum(subscripts, *most), *tracked)
-    for index, operand in enumerate(tracked):
-        if operand.error.any():
-            parts = [*most[:index], operand.error, *most[index + 1 :]]
-            error = error + np.einsum(subscripts, *parts)
-    value = np.einsum(subscripts, *(x.value for x in tracked))
-    return Tracked(value, error, some.arithmetic, integer=integer)
+    return _contracted(partial(np.einsum, subscripts), tracked, terms)
 
 
 def _dot(a: Any, b: Any) -> Any:

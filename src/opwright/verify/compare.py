@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from opwright.spec.dtypes import DType
 from opwright.spec.operator import Overflow
 from opwright.spec.signature import Array
-from opwright.spec.tolerance import Bound, Floats, ulp
+from opwright.spec.tolerance import Bound, Floats, infinite_from, ulp
 
 _RANGE_EDGES = (0.0, 1e-30, 1e-6, 1e-3, 1.0, 1e3, 1e6, 1e30, np.inf)
 
@@ -104,11 +104,12 @@ def judge(got: Array, expected: Expected, output: DType) -> Verdict:
 def _judge(result: Floats, reference: Floats, expected: Expected, output: DType) -> Verdict:
     limit = np.asarray(expected.bound.limit)
     judged = ~expected.undefined
+    overflowed: NDArray[np.bool_] = np.zeros(reference.shape, dtype=bool)
     if output.kind == "float":
-        # Past half an ulp over the largest number a result rounds to infinity. Near that edge
-        # either will do, infinity or a number within the bound.
-        edge = output.highest + 0.5 * ulp(np.array(output.highest), output)
+        # Near the edge of the range either will do, infinity or a number within the bound.
+        edge = infinite_from(output)
         exact, magnitude = reference, np.abs(reference)
+        overflowed = _overflowed(result, exact, expected.bound)
         beyond = np.copysign(np.inf, exact)
         near = np.isfinite(exact) & (np.abs(magnitude - edge) <= limit)
         judged &= ~(near & ((result == beyond) | (np.abs(result - exact) <= limit)))
@@ -116,7 +117,7 @@ def _judge(result: Floats, reference: Floats, expected: Expected, output: DType)
     finite = np.isfinite(reference) & np.isfinite(result)
     off = np.where(finite, np.abs(result - reference), 0.0)
     same_kind = np.where(np.isnan(reference), np.isnan(result), finite | (result == reference))
-    misplaced = judged & ~same_kind
+    misplaced = judged & ~same_kind & ~overflowed
     too_far = judged & finite & ~(off <= limit)  # also where the limit is NaN
     wrong = misplaced | too_far
     spacing = ulp(reference, output)
@@ -135,6 +136,22 @@ def _judge(result: Floats, reference: Floats, expected: Expected, output: DType)
         message = _too_far(result, reference, off, limit, too_far)
         return Verdict(errors, wrong, "wrong-values", message)
     return Verdict(errors, wrong)
+
+
+def _overflowed(result: Floats, exact: Floats, bound: Bound) -> NDArray[np.bool_]:
+    """Where partial sums that overflow give ``result``: an infinity of theirs, or NaN of both.
+
+    An infinity that is in the operands is in every order, so that the other one cannot come out.
+    """
+    if bound.rises is None or bound.falls is None:
+        return np.zeros(exact.shape, dtype=bool)
+    rises = bound.rises | np.isposinf(exact)
+    falls = bound.falls | np.isneginf(exact)
+    return (
+        (np.isposinf(result) & rises & ~np.isneginf(exact))
+        | (np.isneginf(result) & falls & ~np.isposinf(exact))
+        | (np.isnan(result) & rises & falls)
+    ) & ~np.isnan(exact)
 
 
 def _max(values: Floats, where: NDArray[np.bool_]) -> float:

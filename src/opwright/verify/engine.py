@@ -39,7 +39,8 @@ _COMPARABLE = ("typical", "same-sign", "whole", "thresholds")
 class Options:
     """What to verify: filters, and one case instead of the matrix when ``cases`` is given.
 
-    ``backend`` is the one to run on, where it is not to be chosen for each kernel.
+    ``backend`` is the one to run on, where it is not to be chosen for each kernel. The ``witness``
+    is for reports: without it the framework is not imported, and the verdicts are the same.
     """
 
     dtypes: Sequence[Mapping[str, DType]] | None = None
@@ -49,6 +50,7 @@ class Options:
     time_limit: float = TIME_LIMIT
     quick: bool = False
     backend: str | None = None
+    witness: bool = True
 
 
 @dataclass
@@ -212,7 +214,7 @@ def verify(
             for subject in subjects:
                 subject.workers = subject.open(opened)
             for number, case in enumerate(cases):
-                prepared = _prepare_here(spec, case)
+                prepared = _prepare_here(spec, case, options.witness)
                 for subject in subjects:
                     if not subject.done_with:
                         _run(subject, prepared, watch=number == _first_nonempty(cases))
@@ -259,10 +261,10 @@ def _first_nonempty(cases: Sequence[Case]) -> int:
     return next((i for i, c in enumerate(cases) if all(c.dims.values())), 0)
 
 
-def _prepare_here(spec: OperatorSpec, case: Case) -> Prepared:
+def _prepare_here(spec: OperatorSpec, case: Case, witness: bool) -> Prepared:
     backend = backend_named("cpu")
     check_memory(spec, case, backend.memory_available())
-    return prepare(spec, case)
+    return prepare(spec, case, with_witness=witness)
 
 
 def _build(

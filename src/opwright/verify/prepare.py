@@ -152,23 +152,27 @@ def _open(
 ) -> NDArray[np.bool_]:
     """Where the type that kernels compute in overflows on the way and the declaration is silent.
 
-    With operands of one sign an overflow can only end in infinity, and has to. Otherwise it depends
-    on the order of a sum, which is the kernel's own: there the bound is infinite.
+    Where the formula ends in a sum, the bound says which infinities may come of it, and nothing is
+    open but results beyond float64. Otherwise NumPy shows in that type where something overflows.
+    With operands of one sign an overflow can only end in infinity, and has to.
     """
     compute = spec.signature.compute(case.dtypes)
     may_divide_by_zero = case.values == "subnormal" and spec.flushes(case.dtypes)
     if compute.kind == "int" or not (case.values in _OVERFLOWING or may_divide_by_zero):
         return np.zeros(reference.shape, dtype=bool)
+    exact = reference.astype(np.float64)
+    finite_inputs = all(np.isfinite(a.astype(np.float64)).all() for a in arrays)
+    if bound.rises is not None:
+        return np.asarray(finite_inputs & ~np.isfinite(exact))
+    undefined = np.isfinite(exact) & np.isinf(bound.limit)
     with declared(spec, "the formula", case), np.errstate(all="ignore"):
         narrow = np.asarray(
             spec.formula(*(a.astype(compute.numpy) for a in arrays), **case.attributes)
         ).astype(np.float64)
-    exact = reference.astype(np.float64)
-    undefined = np.isfinite(exact) & np.isinf(bound.limit)
     if case.values == "overflow":
         opposite = np.isinf(narrow) & (np.sign(narrow) != np.sign(exact))
         return np.asarray(undefined | (~np.isnan(exact) & (np.isnan(narrow) | opposite)))
     undefined |= np.isfinite(exact) & ~np.isfinite(narrow)
-    if all(np.isfinite(a.astype(np.float64)).all() for a in arrays):
+    if finite_inputs:
         undefined |= ~np.isfinite(exact)
     return np.asarray(undefined)

@@ -32,6 +32,7 @@ def torch_witness(
     dtypes={"T U V": ["i8 i8 i32", "u8 i8 i32"]},
     flops="2*batch*n*k",
     torch=torch_witness,
+    limits=["0 < scale < inf", "0 < out_scale < inf", "-128 <= zero_point <= 127"],
     bench=["...=256,n=4096,k=1024", "...=8,n=4096,k=4096", "...=1,n=4096,k=4096"],
 )
 def linear_int8(
@@ -50,6 +51,7 @@ def linear_int8(
     (gelu by erf, gelu_tanh by tanh) applied to it. One unit of the output stands for ``out_scale``
     and ``zero_point`` stands for 0: the quotient is rounded to the nearest whole number, ties to
     even, then ``zero_point`` is added, then what lies outside [-128, 127] becomes the nearer end.
+    Scales are positive and finite in float32, and ``zero_point`` is a byte.
     """
     y = activated((x @ w.T + bias) * scale, activation)
     result: Array = np.clip(np.rint(y / out_scale) + zero_point, -128, 127)

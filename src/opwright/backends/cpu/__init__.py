@@ -52,6 +52,14 @@ class CpuBackend(Backend):
 
         return build_kernel(signature, kernel, dtypes, params)
 
+    def build_own(self) -> None:
+        """See ``Backend.build_own``: the worker, and what calls kernels in this process."""
+        from opwright.backends.cpu.inprocess import runtime_path
+        from opwright.backends.cpu.process import worker_program
+
+        worker_program()
+        runtime_path()
+
     def open(self, time_limit: float, env: Mapping[str, str] | None = None) -> CpuDevice:
         """See ``Backend.open``; raises ``MachineError`` where no worker can be built or started."""
         return CpuDevice(time_limit, env or {})

@@ -47,6 +47,8 @@ struct ScalarSpec {
     std::int64_t i;
     std::size_t offset, size;  // in the attributes
     std::int64_t words;        // how many values there are, from 0 up; 0: any
+    const char* limit;         // what it may be, in words, or nullptr
+    bool (*allows)(double);
 };
 
 // One assignment of element types: those of the variables, and its variants, best first.
@@ -261,10 +263,18 @@ inline int settle_attributes(const Operator& op, const void* attrs, bool single,
         if (scalar.kind == 'f') {
             // As NumPy and torch round a scalar to the array's type.
             values[s].f = single ? static_cast<double>(static_cast<float>(f)) : f;
+            if (scalar.limit && !scalar.allows(values[s].f)) {
+                return fail(OPW_ATTRIBUTE, "%s: attribute %s is %g; it should be %s", op.name, scalar.name, f,
+                            scalar.limit);
+            }
         } else {
             if (scalar.words && (i < 0 || i >= scalar.words)) {
                 return fail(OPW_ATTRIBUTE, "%s: attribute %s is %lld; it can be 0 to %lld", op.name, scalar.name,
                             static_cast<long long>(i), static_cast<long long>(scalar.words - 1));
+            }
+            if (scalar.limit && !scalar.allows(static_cast<double>(i))) {
+                return fail(OPW_ATTRIBUTE, "%s: attribute %s is %lld; it should be %s", op.name, scalar.name,
+                            static_cast<long long>(i), scalar.limit);
             }
             values[s].i = i;
         }
