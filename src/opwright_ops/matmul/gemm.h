@@ -327,7 +327,9 @@ void multiply(Operand<ElemA> a, SourceB b, Out* out, int64_t m, int64_t n, int64
     if (m == 0 || n == 0) return;
     if constexpr (!std::is_same_v<SourceB, Packed<Isa>>) {
         if constexpr (Isa::group > 1) {
-            if (thin_dot<typename Isa::Thin>(rows_of(a), cols_of(b), out, m, n, k, epilogue)) return;
+            using Thin = typename Isa::Thin;
+            constexpr bool tiled = !std::is_same_v<Isa, Thin>;
+            if (thin_dot<Thin>(rows_of(a), cols_of(b), out, m, n, k, epilogue, tiled)) return;
         } else {
             const Lines<ElemA> rows = rows_of(a);
             const Lines<typename SourceB::Element> cols = cols_of(b);

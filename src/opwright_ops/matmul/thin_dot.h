@@ -174,14 +174,16 @@ void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>&
 }
 
 // out = a * b where m or n is small and the larger operand lies as one of the two wants it; else false.
+// `tiled`: products of more than `few_dot_rows` rows have faster instructions than these.
 template <class Isa, class ElemA, class ElemB, class Out, class Epilogue>
 bool thin_dot(const Lines<ElemA>& a, const Lines<ElemB>& b, Out* out, int64_t m, int64_t n, int64_t k,
-              const Epilogue& epilogue) {
+              const Epilogue& epilogue, bool tiled) {
+    const int64_t most = b.across != 1 && !tiled ? few_turned_rows : few_dot_rows;
     if (m <= few_dots && b.along == 1) {
         few_dots_of<Isa, false>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
     } else if (n <= few_dots && a.along == 1) {
         few_dots_of<Isa, true>(b, n, a, m, k, Thin_out<Out, Epilogue>{out, n, true, epilogue});
-    } else if (b.across == 1 ? m <= few_dot_rows : b.along == 1 && m <= few_turned_rows) {
+    } else if (m <= most && (b.across == 1 || b.along == 1)) {
         few_rows_of_tiles<Isa>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
     } else {
         return false;
