@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from opwright.backends.registry import backend_named
 from opwright.bench.measure import untimed_on
 from opwright.catalog.find import find, operator_names
+from opwright.dispatch.choose import why_not
 from opwright.verify.engine import Options, verify
 
 
@@ -23,6 +25,13 @@ def test_every_kernel_of_the_library_holds(name: str) -> None:
     ran = {d for k in report.kernels if k.cases for d in k.dtypes.values()}
     declared = {d for options in target.spec.signature.variables.values() for d in options}
     assert ran == declared, "an element type was declared but no kernel of it ran"
+    for kernel in fast:
+        for dtypes in target.spec.signature.choices():
+            if why_not(target.spec, kernel, dtypes):
+                continue
+            backend = backend_named(kernel.backend)
+            built = backend.build(target.spec.signature, kernel, dtypes, kernel.defaults)
+            assert built.cached and not built.warnings, (kernel.name, built.warnings)
 
 
 @pytest.mark.parametrize("name", operator_names())

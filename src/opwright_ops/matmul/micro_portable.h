@@ -31,7 +31,7 @@ template <class Sum> struct Portable : PortableTile, Widened<Sum> {
     }
     static void store(Sum* p, Vec x) { std::memcpy(p, &x, sizeof x); }
     template <class Elem> static Vec load(const Elem* p) {
-        Vec x;
+        Vec x{};  // g++ 12 takes lanes set one by one for not set
         for (int lane = 0; lane < lanes; ++lane) x[lane] = static_cast<Sum>(p[lane]);
         return x;
     }

@@ -187,12 +187,14 @@ private:
         } else if constexpr (group == 4 && sizeof(Elem) == 1 && lanes == 16) {
             // The terms' rows as the rows of a 4 x 4 matrix of words, transposed, and then the bytes of each
             // four words: 5 shuffles where widening each to a word takes 10 instructions.
-            Vector<std::uint8_t, 16> rows[4];
+            Vector<std::uint8_t, lanes> rows[4];
 #pragma GCC unroll 4
             for (int g = 0; g < 4; ++g) std::memcpy(&rows[g], from + g * along, sizeof rows[g]);
             const auto all = join(join(rows[0], rows[1]), join(rows[2], rows[3]));
-            const auto turned = turn(reinterpret_cast<Words>(all), std::make_integer_sequence<int, 16>{});
-            const auto bytes = turn(reinterpret_cast<Vector<std::uint8_t, 64>>(turned), std::make_integer_sequence<int, 64>{});
+            const auto turned =
+                turn(reinterpret_cast<Words>(all), std::make_integer_sequence<int, lanes>{});
+            const auto bytes = turn(reinterpret_cast<Vector<std::uint8_t, 4 * lanes>>(turned),
+                                    std::make_integer_sequence<int, 4 * lanes>{});
             return reinterpret_cast<Words>(bytes) ^ Flip;
         } else {
             Words words = first(widen(from));
