@@ -19,10 +19,11 @@ from opwright.spec.cases import Case, selected_case
 from opwright.spec.dtypes import DType, dtype_named
 from opwright.spec.isa import isa_named
 from opwright.spec.kernel import Kernel
+from opwright.spec.operator import OperatorSpec
 from opwright.toolchain.build import build
 from opwright.toolchain.compilers import pick_compiler
 from opwright.verify.engine import Options, verify
-from opwright_ops import matmul
+from opwright_ops import linear, linear_int8, matmul
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -150,12 +151,26 @@ TILED = [
 
 @pytest.fixture(scope="module")
 def modelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernels with AMX's instructions replaced by a model of them."""
-    folder = tmp_path_factory.mktemp("amx")
-    for file in (*matmul.folder.glob("*.h"), *matmul.folder.glob("cpu_v*.cpp")):
-        shutil.copy(file, folder)
-    shutil.copy(HERE / "amx_model" / "amx_tiles.h", folder)
-    return folder
+    """The operators' folders, with AMX's instructions replaced by a model of them."""
+    root = tmp_path_factory.mktemp("amx") / "operators"
+    shutil.copytree(matmul.folder.parent, root, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(HERE / "amx_model" / "amx_tiles.h", root / matmul.folder.name)
+    return root
+
+
+def on_the_model(spec: OperatorSpec, name: str, isa: str, modelled: Path) -> Kernel:
+    """A row of ``spec`` that needs no AMX, but the vectors of ``isa``."""
+    real = spec.row(name)
+    return Kernel(
+        real.file,
+        change="on a model of AMX",
+        isa=isa,
+        strided=real.strided,
+        packs=real.packs,
+        dtypes=real.dtypes,
+        threads=True,
+        folder=modelled / spec.folder.name,
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,16 +185,7 @@ def modelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_amx_kernels_hold_on_a_model_of_the_tiles(
     modelled: Path, kernel: str, isa: str, dtypes: dict[str, DType]
 ) -> None:
-    real = matmul.row(kernel)
-    row = Kernel(
-        f"{kernel}.cpp",
-        change="on a model of AMX",
-        isa=isa,
-        strided=real.strided,
-        dtypes=real.dtypes,
-        threads=True,
-        folder=modelled,
-    )
+    row = on_the_model(matmul, kernel, isa, modelled)
     if reason := why_not(matmul, row, dtypes):
         pytest.skip(reason)
 
@@ -194,6 +200,36 @@ def test_amx_kernels_hold_on_a_model_of_the_tiles(
     kinds = ("special", "overflow") if dtypes is BF16 else ("extremes", "wide")
     cases += [case("m=35,n=37,k=71", values) for values in kinds]
     report = verify(matmul, [row], reference(matmul), Options(dtypes=[dtypes], cases=cases))
+    assert report.findings == []
+    assert [done.held for done in report.kernels] == [len(cases)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kernel", "isa", "dtypes"),
+    [
+        (linear, "cpu_v6_amx_bf16", "avx512_bf16", {"T": BF16["T"]}),
+        (linear_int8, "cpu_v5_amx_int8", "avx512_vnni", BYTES["i8"]),
+        (linear_int8, "cpu_v5_amx_int8", "avx512_vnni", BYTES["u8"]),
+    ],
+    ids=["bf16", "i8", "u8"],
+)
+def test_amx_layers_hold_on_a_model_of_the_tiles(
+    modelled: Path, spec: OperatorSpec, kernel: str, isa: str, dtypes: dict[str, DType]
+) -> None:
+    """Both calls: tiles work on a packed input however few its rows are."""
+    row = on_the_model(spec, kernel, isa, modelled)
+    if reason := why_not(spec, row, dtypes):
+        pytest.skip(reason)
+    shapes = [shape.replace("m=", "...=") for shape in TILED]
+    cases = [selected_case(spec, dtypes, shape) for shape in ("...=1,n=1,k=1", *shapes)]
+    cases += [
+        selected_case(spec, dtypes, "...=35,n=37,k=70", "whole", layout, attributes=how)
+        for layout, how in (
+            ("transposed", {"activation": "gelu"}),
+            ("padded", {"activation": "relu"}),
+        )
+    ]
+    report = verify(spec, [row], reference(spec), Options(dtypes=[dtypes], cases=cases))
     assert report.findings == []
     assert [done.held for done in report.kernels] == [len(cases)]
 
