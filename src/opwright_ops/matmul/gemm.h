@@ -336,7 +336,7 @@ void multiply(Operand<ElemA> a, SourceB b, Out* out, int64_t m, int64_t n, int64
             const Thin_out<Out, Epilogue> straight{out, n, false, epilogue}, turned{out, n, true, epilogue};
             if (m <= few_rows && thin<Isa>(rows, m, cols, n, k, straight)) return;
             if (n <= few_cols && m > few_rows && thin<Isa>(cols, n, rows, m, k, turned)) return;
-            if (m <= few_turned_rows && cols.along == 1 && cols.across != 1) {
+            if (m <= few_turned_rows<typename Isa::Packed_b>(k) && cols.along == 1 && cols.across != 1) {
                 return few_rows_of_tiles<Isa>(rows, m, cols, n, k, straight);
             }
         }

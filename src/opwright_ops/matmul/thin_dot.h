@@ -22,12 +22,17 @@ constexpr int64_t few_dot_rows = 16, few_dots = 4;
 // Columns that are worked on at a time: 16 x 2048 sums are 128 KiB of L2. Rows of B are prefetched so many
 // elements ahead, 8 or 32 of them at a time: 8 for a few rows, which wait for memory alone, else 32, so that
 // sums are loaded and stored once for 32 terms. (bf16, 4096 x 4096, one thread: 1 row 1.84 and 2.15 ms, 8
-// rows 3.78 and 3.29, 16 rows 11.7 and 4.9.)
-constexpr int64_t dot_sums = 32768, dot_width = 4096, dot_ahead = 64, dot_depth = 32;
-// Where terms of B are neighbours: 2 KiB of each of a panel's columns are read at a time, for up to so many
-// rows. (bf16, n = k = 4096, one thread, 8 rows: 4.4 ms with 256 B, 3.8 with 2 KiB; 64 rows: 12.3.)
+// rows 3.78 and 3.29, 16 rows 11.7 and 4.9.) 32 lines a power of two apart have 8 places in L1, so they are
+// fetched into L2 (4000 x 4000, 8 rows: 2.4 ms instead of 4.7).
+constexpr int64_t dot_sums = 32768, dot_width = 4096, dot_ahead = 128, dot_depth = 32;
+// Where terms of B are neighbours, 2 KiB of each of a panel's columns are read at a time. Blocks of B cut them
+// shorter, so this is for more rows, and where there is so much of a column for as many as have their sums in
+// L1. (One thread, n = k = 4096: bf16, 8 rows 4.4 ms with 256 bytes and 3.8 with 2 KiB; f32, 128 rows 44.7 ms,
+// in blocks 48.5.)
 template <class Packed> constexpr int64_t turned_depth = 2048 / sizeof(Packed);
-constexpr int64_t few_turned_rows = 64;
+template <class Packed> constexpr int64_t few_turned_rows(int64_t k) {
+    return k < turned_depth<Packed> ? 64 : 256;
+}
 
 // A few rows of A against columns of B that are neighbours, or whose terms are: for `depth` terms and as many
 // columns as a tile has, the micro-kernel adds to rows of sums, from a panel that never leaves L1.
@@ -67,7 +72,12 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
                 for (int64_t t = 0; t < cols; t += Micro::cols) {
                     const int64_t wide = std::min<int64_t>(Micro::cols, cols - t);
                     for (int64_t p = 0; p < terms && !turned; ++p) {
-                        __builtin_prefetch(b.from(j + t + dot_ahead, c * depth + p).data);
+                        const ElemB* const ahead = b.from(j + t + dot_ahead, c * depth + p).data;
+                        if (depth == 8) {
+                            __builtin_prefetch(ahead);
+                        } else {
+                            __builtin_prefetch(ahead, 0, 2);
+                        }
                     }
                     Packer<Isa, ElemB, Packed_b>::panel(b.from(j + t, c * depth), wide, terms, 0, panel);
                     for (int64_t part = 0; part < parts; ++part) {
@@ -178,7 +188,8 @@ void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>&
 template <class Isa, class ElemA, class ElemB, class Out, class Epilogue>
 bool thin_dot(const Lines<ElemA>& a, const Lines<ElemB>& b, Out* out, int64_t m, int64_t n, int64_t k,
               const Epilogue& epilogue, bool tiled) {
-    const int64_t most = b.across != 1 && !tiled ? few_turned_rows : few_dot_rows;
+    const int64_t turned = few_turned_rows<typename Isa::Packed_b>(k);
+    const int64_t most = b.across != 1 && !tiled ? turned : few_dot_rows;
     if (m <= few_dots && b.along == 1) {
         few_dots_of<Isa, false>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
     } else if (n <= few_dots && a.along == 1) {
