@@ -106,6 +106,10 @@ template <class Acc, class Vec> Acc sum_of_lanes(Vec x) {
     return static_cast<Acc>(each[0]);
 }
 
+// Bytes that a line of dot products is fetched ahead of. One product is so short that the processor looks as far
+// ahead by itself. (bf16, 4096 x 4096, 4 lines: 2.4 ms instead of 3.5.)
+constexpr int64_t dots_ahead = 4096;
+
 // `few` lines, packed `stride` apart, of which the registers hold `Few`, against many whose terms are
 // neighbours, loaded straight into the instruction. `Turned`: the many are rows of A, else columns of B.
 template <class Isa, int Few, bool Turned, class Elem, class To>
@@ -150,7 +154,11 @@ void few_lines_of_dots(const void* packed, int64_t few, int64_t stride, const Li
                 int64_t p = 0;
                 for (; p + chains * block <= k; p += chains * block) {
 #pragma GCC unroll 8
-                    for (int c = 0; c < chains; ++c) step(Pack::load(at + p + c * block), p + c * block, c);
+                    for (int c = 0; c < chains; ++c) {
+                        const Elem* const from = at + p + c * block;
+                        if (Few > 1) __builtin_prefetch(from + dots_ahead / sizeof(Elem), 0, 2);
+                        step(Pack::load(from), p + c * block, c);
+                    }
                 }
                 for (; p < k; p += block) step(Pack::load(at + p, k - p), p, 0);
 #pragma GCC unroll 4
