@@ -13,6 +13,7 @@ import pytest
 
 from cli.tool import children, declare, opwright
 from opwright.cli.run import _beside
+from opwright.inspect import kernel as inspect
 from opwright.verify import engine
 
 COPY = """
@@ -98,9 +99,10 @@ def test_run_verifies_wrong_kernels_beside_right_ones(
     real = engine.verify
 
     def hurried(spec: Any, kernels: Any, reference: str, options: Any, progress: Any) -> Any:
-        return real(spec, kernels, reference, replace(options, time_limit=1.0), progress)
+        return real(spec, kernels, reference, replace(options, time_limit=0.5), progress)
 
     monkeypatch.setattr(engine, "verify", hurried)
+    monkeypatch.setattr(inspect, "TIME_LIMIT", 0.5)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     before = set(children(os.getpid()))
     ran = opwright("run", folder, "--budget", "0.1", "--json")
@@ -115,8 +117,6 @@ def test_run_verifies_wrong_kernels_beside_right_ones(
         ("cuda_right", "held"),
     ]
     assert all(k["held"] == k["cases"] > 0 for k in kernels if k["verdict"] == "held")
-    [table] = ran.json["data"]["tables"]
-    assert [r["kernel"] for r in table["rows"] if r["times"]] == ["cpu_right"]
 
 
 def test_what_runs_beside_is_ended_with_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
