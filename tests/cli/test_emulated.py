@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -121,20 +122,20 @@ def test_run_verifies_wrong_kernels_beside_right_ones(
 
 def test_what_runs_beside_is_ended_with_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    begun, ended = threading.Event(), threading.Event()
+    begun, completed = threading.Event(), threading.Event()
 
     def work(shown: Callable[[int, int, str], None]) -> None:
         begun.set()
-        try:
-            while not ended.wait(0.001):
-                shown(1, 2, "a case")
-        finally:
-            ended.set()
+        for number in range(3000):
+            shown(number, 3000, "a case")
+            time.sleep(0.001)
+        completed.set()
 
     with pytest.raises(KeyboardInterrupt), _beside(work, lambda *_: None):
         assert begun.wait(60)
         raise KeyboardInterrupt
-    assert ended.is_set()
+    assert not completed.is_set()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("ThreadPool")] == []
 
 
 @pytest.mark.parametrize("cores", [1, 2])
