@@ -144,8 +144,11 @@ def _beside(
     """Begin ``work`` beside what is done inside; a function that waits for its result.
 
     It reports to ``progress`` only while it is waited for. Where what is inside raises, or a
-    person interrupts it, it ends after the case at hand. With one core it runs when waited for.
+    person interrupts it, it ends after the case at hand, compilers at once. With one core it runs
+    when waited for.
     """
+    from opwright.toolchain.build import end_builds
+
     if len(os.sched_getaffinity(0)) == 1:
         yield lambda: work(progress)
         return
@@ -166,8 +169,10 @@ def _beside(
 
         try:
             yield result
-        finally:
+        except BaseException:
             ended.set()
+            end_builds(lambda: not begun.done())
+            raise
 
 
 def _together(found: Target, seconds: float, *reports: Report | None) -> Report:

@@ -18,6 +18,7 @@ from opwright.spec.errors import BuildError, MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
+from opwright.toolchain.build import end_builds
 from opwright.verify.compare import Errors, RangeError, ranges
 from opwright.verify.launch import Checked, Problem, Workers, run_case
 from opwright.verify.prepare import Prepared, prepare
@@ -274,12 +275,12 @@ def _build(
 ) -> list[_Subject]:
     """What of ``reports`` was built, in their order; what was not says why in its report.
 
-    As many are compiled at once as there are cores. Nothing compiles any more on return: where it
-    raises, what has begun is waited for.
+    As many are compiled at once as there are cores. Nothing compiles any more on return.
     """
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    begun: list[tuple[KernelReport, tuple[Backend, Future[Artifact]] | None]] = []
     try:
-        begun = [(r, _begin(pool, spec, r, options)) for r in reports]
+        begun += [(r, _begin(pool, spec, r, options)) for r in reports]
         subjects = []
         for report, building in begun:
             if building is None:
@@ -304,6 +305,10 @@ def _build(
                 )
             )
         return subjects
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_builds(lambda: any(building and not building[1].done() for _, building in begun))
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
