@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from cli.tool import declare, opwright
+import pytest
+
+from cli.tool import children, declare, opwright
+from opwright.cli.run import _beside
+from opwright.inspect import kernel as inspect
+from opwright.verify import engine
 
 COPY = """
 extern "C" __global__ void copied(const T* x, T* out, int64_t n) {
@@ -56,3 +67,93 @@ def test_run_counts_what_it_cannot_time(tmp_path: Path) -> None:
     assert "3.25" in text
     assert "and on the emulator; all: opwright verify" in text
     assert opwright("run", folder, "--device", "h300").code == 2
+
+
+BESIDE = """
+@operator(dtypes={"T": ["f32"]}, bench=["...=100"])
+def copied(x: Tensor[T, "..."]) -> Tensor[T, "..."]:
+    return x
+
+copied.kernels(
+    Kernel("cuda_hangs.cu", block=lambda: 64, grid=lambda n: -(-n // 64)),
+    Kernel("cpu_crashes.cpp"),
+    Kernel("cuda_right.cu", block=lambda: 64, grid=lambda n: -(-n // 64)),
+    Kernel("cpu_hangs.cpp"),
+    Kernel("cpu_broken.cpp"),
+    Kernel("cpu_right.cpp"),
+)
+"""
+ON_CPU = 'extern "C" void copied(const T* x, T* out, int64_t n) {{ {} }}'
+FOREVER = "for (volatile int i = 0;;) i = i + 1;"
+
+
+def test_run_verifies_wrong_kernels_beside_right_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels on both backends crash and hang; the reports have the order of old."""
+    copy = "for (int64_t i = 0; i < n; ++i) out[i] = x[i];"
+    bodies = {"crashes": "__builtin_trap();", "hangs": FOREVER, "broken": "nonsense", "right": copy}
+    sources = {f"cpu_{name}.cpp": ON_CPU.format(body) for name, body in bodies.items()}
+    sources["cuda_hangs.cu"] = COPY.replace("if (i < n)", f"if (i == 0) {FOREVER} if (i < n)")
+    sources["cuda_right.cu"] = COPY
+    folder = declare(tmp_path / "copied", BESIDE, sources)
+    real = engine.verify
+
+    def hurried(spec: Any, kernels: Any, reference: str, options: Any, progress: Any) -> Any:
+        return real(spec, kernels, reference, replace(options, time_limit=0.5), progress)
+
+    monkeypatch.setattr(engine, "verify", hurried)
+    monkeypatch.setattr(inspect, "TIME_LIMIT", 0.5)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    before = set(children(os.getpid()))
+    ran = opwright("run", folder, "--budget", "0.1", "--json")
+    assert set(children(os.getpid())) <= before
+    kernels = ran.json["data"]["verification"]["kernels"]
+    assert [(k["kernel"], k["verdict"]) for k in kernels] == [
+        ("cpu_crashes", "wrong"),
+        ("cpu_hangs", "wrong"),
+        ("cpu_broken", "failed"),
+        ("cpu_right", "held"),
+        ("cuda_hangs", "wrong"),
+        ("cuda_right", "held"),
+    ]
+    assert all(k["held"] == k["cases"] > 0 for k in kernels if k["verdict"] == "held")
+
+
+def test_what_runs_beside_is_ended_with_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    begun, completed = threading.Event(), threading.Event()
+
+    def work(shown: Callable[[int, int, str], None]) -> None:
+        begun.set()
+        for number in range(3000):
+            shown(number, 3000, "a case")
+            time.sleep(0.001)
+        completed.set()
+
+    with pytest.raises(KeyboardInterrupt), _beside(work, lambda *_: None):
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+    assert not completed.is_set()
+    assert [t.name for t in threading.enumerate() if t.name.startswith("ThreadPool")] == []
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_progress_is_of_one_thing_at_a_time(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs beside says nothing before it is waited for; with one core it runs only then."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    said: list[str] = []
+    early, later = threading.Event(), threading.Event()
+
+    def work(shown: Callable[[int, int, str], None]) -> None:
+        shown(1, 2, "early")
+        early.set()
+        assert later.wait(60)
+        shown(2, 2, "late")
+
+    with _beside(work, lambda done, total, text: said.append(text)) as result:
+        assert early.wait(60) if cores == 2 else not early.wait(0.05)
+        assert said == []
+        threading.Timer(0.05, later.set).start()
+        assert result() is None
+    assert said == (["late"] if cores == 2 else ["early", "late"])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,9 +84,12 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30) -> Any:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that ``pid`` has started and that have not ended."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(word) for word in listed.read_text().split()] if listed.exists() else []
+    """The processes that ``pid`` has started, in any thread, and that have not ended."""
+    found: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended, and its children are another's
+            found += map(int, listed.read_text().split())
+    return found
 
 
 def alive(pid: int) -> bool:

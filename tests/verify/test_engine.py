@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,63 @@ def test_a_kernel_that_cannot_run_here_says_why(
     right, off = checked(pair, one(pair, "5")).kernels
     assert (right.verdict, off.verdict, off.reason) == ("held", "not-run", "no such unit")
     assert off.cases == 0 and off.findings == []
+
+
+def test_kernels_are_built_at_once_and_reported_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first build ends last; the second fails."""
+    bodies = {"slow": RIGHT, "broken": "nonsense", "right": RIGHT}
+    target = operator(tmp_path, bodies, dict.fromkeys(bodies, ', dtypes=["f32"]'))
+    backend = engine.backend_named("cpu")
+    real, right = backend.build, threading.Event()
+
+    def build(signature: Any, kernel: Any, *more: Any) -> Any:
+        if kernel.name == "cpu_slow":
+            assert right.wait(60)
+        try:
+            return real(signature, kernel, *more)
+        finally:
+            if kernel.name == "cpu_right":
+                right.set()
+
+    monkeypatch.setattr(backend, "build", build)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    shown: list[str] = []
+    options = one(target, "100")
+    report = verify(
+        target.spec, target.kernels, "./affine", options, lambda d, t, text: shown.append(text)
+    )
+    assert [(k.kernel.name, k.verdict) for k in report.kernels] == [
+        ("cpu_slow", "held"),
+        ("cpu_broken", "failed"),
+        ("cpu_right", "held"),
+    ]
+    assert [text.split()[1] for text in shown if "building" in text] == [
+        "cpu_slow",
+        "cpu_broken",
+        "cpu_right",
+    ]
+
+
+def test_an_interruption_begins_no_further_build(
+    pair: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = engine.backend_named("cpu")
+    real, begun = backend.build, []
+
+    def build(*given: Any) -> Any:
+        begun.append(given)
+        return real(*given)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backend, "build", build)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    with pytest.raises(KeyboardInterrupt):
+        verify(pair.spec, pair.kernels, "./affine", Options(), interrupted)
+    assert len(begun) <= 2 < len(pair.kernels) * len(pair.spec.signature.choices())
 
 
 def test_hopeless_kernels_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +23,8 @@ from opwright.spec.kernel import Kernel
 if TYPE_CHECKING:
     from opwright.inspect.kernel import Inspection
     from opwright.verify.engine import Report
+
+Progress = Callable[[int, int, str], None]
 
 SAMPLE = 2e7  # operations of a launch counted for the table: a second or so for each kernel
 
@@ -58,6 +65,7 @@ def command(
             f"{backend.name}: {probe.device}, {probe.threads} threads, {pick_compiler().name}"
         )
     untimed = untimed_on(found.kernels)
+    started = time.monotonic()
     with common.progress_bar() as progress:
         used = [s.dtypes for s in setups]
         measured = [dtypes for at, dtypes in enumerate(used) if dtypes not in used[:at]]
@@ -65,7 +73,7 @@ def command(
     for report in (whole, *parts):
         if report is not None:
             record_verdicts(report, complete=report is whole)
-    verified = _together(found, whole, *parts)
+    verified = _together(found, time.monotonic() - started, whole, *parts)
     output.data["verification"] = verification_data(verified)
     output.say(f"\n{found.reference}: verified in {verified.seconds:.0f} s")
     output.say(verification(verified))
@@ -99,11 +107,13 @@ def _verify(
     found: Target,
     untimed: Collection[str],
     measured: Sequence[Mapping[str, DType]],
-    progress: Callable[[int, int, str], None],
+    progress: Progress,
 ) -> list[Report | None]:
     """All cases in the element types that are ``measured``, where kernels run at speed.
 
     Then a third of them in the other types, and a third where accesses are watched, in the first.
+    The latter run beside the others where there is a core for them: they mostly wait for their
+    workers, the others for the oracle. What they find is the same.
     """
     from opwright.verify.engine import Options, verify
 
@@ -114,17 +124,58 @@ def _verify(
         for d in found.spec.signature.choices()
         if d not in measured and any(found.spec.serves(k, d) for k in fast)
     ]
-    return [
-        verify(found.spec, kernels, found.reference, options, progress) if kernels else None
-        for kernels, options in (
-            (fast, Options(measured)),
-            (fast if others else [], Options(others, quick=True)),
-            (slow, Options(measured[:1], quick=True)),
-        )
-    ]
+
+    def verified(kernels: Sequence[Kernel], options: Options, shown: Progress) -> Report | None:
+        if not kernels:
+            return None
+        return verify(found.spec, kernels, found.reference, options, shown)
+
+    watched = Options(measured[:1], quick=True)
+    with _beside(lambda shown: verified(slow, watched, shown), progress) as rest:
+        whole = verified(fast, Options(measured), progress)
+        part = verified(fast if others else [], Options(others, quick=True), progress)
+        return [whole, part, rest()]
 
 
-def _together(found: Target, *reports: Report | None) -> Report:
+@contextmanager
+def _beside(
+    work: Callable[[Progress], Report | None], progress: Progress
+) -> Iterator[Callable[[], Report | None]]:
+    """Begin ``work`` beside what is done inside; a function that waits for its result.
+
+    It reports to ``progress`` only while it is waited for. Where what is inside raises, or a
+    person interrupts it, it ends after the case at hand, compilers at once. With one core it runs
+    when waited for.
+    """
+    from opwright.toolchain.build import end_builds
+
+    if len(os.sched_getaffinity(0)) == 1:
+        yield lambda: work(progress)
+        return
+    waited, ended = Event(), Event()
+
+    def shown(done: int, total: int, text: str) -> None:
+        if ended.is_set():
+            raise KeyboardInterrupt
+        if waited.is_set():
+            progress(done, total, text)
+
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(work, shown)
+
+        def result() -> Report | None:
+            waited.set()
+            return begun.result()
+
+        try:
+            yield result
+        except BaseException:
+            ended.set()
+            end_builds(lambda: not begun.done())
+            raise
+
+
+def _together(found: Target, seconds: float, *reports: Report | None) -> Report:
     from opwright.report.findings import merge
     from opwright.verify.engine import Report
 
@@ -133,7 +184,7 @@ def _together(found: Target, *reports: Report | None) -> Report:
         found.spec.name,
         [k for r in given for k in r.kernels],
         merge(f for r in given for f in r.findings),
-        sum(r.seconds for r in given),
+        seconds,
     )
 
 

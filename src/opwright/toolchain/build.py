@@ -17,7 +17,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -74,6 +75,8 @@ _ENVIRONMENT = (
     "SOURCE_DATE_EPOCH",
 )
 _UNSET = ("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COLORS", "CLICOLOR_FORCE")
+
+_running: set[subprocess.Popen[bytes]] = set()  # compilers, in any thread
 
 _SYSTEM = ("/usr/", "/opt/")  # where headers come with packages
 _INCLUDE = re.compile(
@@ -193,6 +196,19 @@ def build(
         # 256 locks for all requests, so that lock files do not pile up.
         with lock(name[:2]):
             return _look_up(name) or _make(request, name)
+
+
+def end_builds(pending: Callable[[], bool]) -> None:
+    """End the compilers of other threads, whose builds then fail, for as long as some are pending.
+
+    For when a person interrupts: signals reach the main thread alone.
+    """
+    while pending():
+        for process in list(_running):
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def _flags_for(compiler: Compiler) -> tuple[str, ...]:
@@ -340,6 +356,7 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
         raise MachineError(
             f"{request.compiler.name} cannot be started: {command[0]}: {error.strerror}"
         ) from error
+    _running.add(process)
     try:
         output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except BaseException as error:
@@ -350,6 +367,8 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
                 f"{what}: not finished after {TIME_LIMIT:g} s, given up", _clean(output, work)
             ) from None
         raise
+    finally:
+        _running.discard(process)
     said = _clean(output, work)
     if process.returncode == 0:
         return said

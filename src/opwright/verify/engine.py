@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +18,7 @@ from opwright.spec.errors import BuildError, MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
+from opwright.toolchain.build import end_builds
 from opwright.verify.compare import Errors, RangeError, ranges
 from opwright.verify.launch import Checked, Problem, Workers, run_case
 from opwright.verify.prepare import Prepared, prepare
@@ -178,20 +181,16 @@ def verify(
     """
     options = options or Options()
     started = time.monotonic()
-    reports: list[KernelReport] = []
     findings: list[Finding] = []
-    subjects_by: list[tuple[Mapping[str, DType], list[_Subject]]] = []
-    for dtypes in spec.signature.choices() if options.dtypes is None else options.dtypes:
-        subjects: list[_Subject] = []
-        for kernel in kernels:
-            if not spec.serves(kernel, dtypes):
-                continue
-            report = KernelReport(kernel, dtypes)
-            reports.append(report)
-            subject = _build(spec, reference, kernel, dtypes, report, options, progress)
-            if subject is not None:
-                subjects.append(subject)
-        subjects_by.append((dtypes, subjects))
+    every = spec.signature.choices() if options.dtypes is None else options.dtypes
+    reports = [
+        KernelReport(kernel, dtypes)
+        for dtypes in every
+        for kernel in kernels
+        if spec.serves(kernel, dtypes)
+    ]
+    built = _build(spec, reference, reports, options, progress)
+    subjects_by = [(dtypes, [s for s in built if s.report.dtypes is dtypes]) for dtypes in every]
     if not reports:
         raise NothingSelectedError(
             f"{spec.name}: no kernel is left for these dtypes; "
@@ -270,12 +269,55 @@ def _prepare_here(spec: OperatorSpec, case: Case, witness: bool) -> Prepared:
 def _build(
     spec: OperatorSpec,
     reference: str,
-    kernel: Kernel,
-    dtypes: Mapping[str, DType],
-    report: KernelReport,
+    reports: Sequence[KernelReport],
     options: Options,
     progress: Progress | None,
-) -> _Subject | None:
+) -> list[_Subject]:
+    """What of ``reports`` was built, in their order; what was not says why in its report.
+
+    As many are compiled at once as there are cores. Nothing compiles any more on return.
+    """
+    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    begun: list[tuple[KernelReport, tuple[Backend, Future[Artifact]] | None]] = []
+    try:
+        begun += [(r, _begin(pool, spec, r, options)) for r in reports]
+        subjects = []
+        for report, building in begun:
+            if building is None:
+                continue
+            if progress is not None:
+                progress(0, 0, f"building {report.kernel.name} {short_dtypes(report.dtypes)}")
+            backend, artifact = building
+            try:
+                report.artifact = artifact.result()
+            except BuildError as error:
+                report.findings.append(_build_finding(spec, reference, report, error, options))
+                continue
+            subjects.append(
+                _Subject(
+                    spec=spec,
+                    reference=reference,
+                    kernel=report.kernel,
+                    backend=backend,
+                    artifact=report.artifact,
+                    report=report,
+                    options=options,
+                )
+            )
+        return subjects
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)
+        end_builds(lambda: any(building and not building[1].done() for _, building in begun))
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(
+    pool: ThreadPoolExecutor, spec: OperatorSpec, report: KernelReport, options: Options
+) -> tuple[Backend, Future[Artifact]] | None:
+    """Begin to build for ``report``; None where its kernel cannot run here, which it then says."""
+    kernel = report.kernel
     try:
         backend = backend_for(kernel, options.backend)
     except MachineError as error:
@@ -286,36 +328,22 @@ def _build(
     report.reason = probe.reason or backend.missing(kernel)
     if report.reason:
         return None
-    if progress is not None:
-        progress(0, 0, f"building {kernel.name} {short_dtypes(dtypes)}")
-    known = {t: v for t, v in options.params.items() if t in kernel.tune}
-    try:
-        report.artifact = backend.build(spec.signature, kernel, dtypes, kernel.params(known))
-    except BuildError as error:
-        report.findings.append(
-            _build_finding(spec, reference, kernel, dtypes, known, error, options.backend)
-        )
-        return None
-    return _Subject(
-        spec=spec,
-        reference=reference,
-        kernel=kernel,
-        backend=backend,
-        artifact=report.artifact,
-        report=report,
-        options=options,
-    )
+    params = kernel.params(_known(kernel, options))
+    return backend, pool.submit(backend.build, spec.signature, kernel, report.dtypes, params)
+
+
+def _known(kernel: Kernel, options: Options) -> dict[str, int]:
+    return {t: v for t, v in options.params.items() if t in kernel.tune}
 
 
 def _build_finding(
     spec: OperatorSpec,
     reference: str,
-    kernel: Kernel,
-    dtypes: Mapping[str, DType],
-    params: Mapping[str, int],
+    report: KernelReport,
     error: BuildError,
-    backend: str | None,
+    options: Options,
 ) -> Finding:
+    kernel, dtypes = report.kernel, report.dtypes
     return Finding(
         kind=error.kind,
         operator=spec.name,
@@ -325,7 +353,11 @@ def _build_finding(
         line=error.line,
         case=short_dtypes(dtypes),
         command=verify_command(
-            spec, f"{reference}/{kernel.name}", dtypes, params=params, backend=backend or ""
+            spec,
+            f"{reference}/{kernel.name}",
+            dtypes,
+            params=_known(kernel, options),
+            backend=options.backend or "",
         ),
         details={"diagnostics": error.diagnostics},
     )

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from opwright.backends.base import Artifact
@@ -125,9 +126,12 @@ def _kept(name: str, text: str) -> Path:
     if not path.is_file():
         with writable_cache():
             folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".part")
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
+            # Under a name of its own: several kernels, built at once, have the same text behind.
+            with NamedTemporaryFile(
+                "w", encoding="utf-8", dir=folder, suffix=".part", delete=False
+            ) as temporary:
+                temporary.write(text)
+            Path(temporary.name).replace(path)
     return path
 
 
