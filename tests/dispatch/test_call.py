@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import array
+import copy
 import logging
+import pickle
 import subprocess
 import sys
 import warnings
@@ -136,6 +138,11 @@ def test_arguments_that_are_wrong() -> None:
             matmul(*arguments, **named)
     with pytest.raises(UsageError, match="threshold is a float"):
         threshold_activation(a, "high")
+
+
+def test_operators_are_pickled_and_copied_by_name() -> None:
+    assert pickle.loads(pickle.dumps(matmul)) is matmul
+    assert copy.deepcopy([matmul])[0] is matmul
 
 
 def test_other_libraries_share_their_memory() -> None:
