@@ -287,7 +287,7 @@ def conclusion(tuned: Tuned) -> str:
         times = [time for t in found.trials.values() for time in t.samples.values()]
         taken = f"{duration(min(times))} at best, " if times else ""
         return f"{taken}{tuned.passed_over}: not tuned; name it to tune it"
-    tried = f"{len(found.trials)} of {sum(1 for _ in tuned.kernel.space())} configurations tried"
+    tried = f"{len(found.trials)} of {found.size} configurations tried"
     if found.too_short:
         return (
             f"the time was too short to compare anything with the default: it stays, "

@@ -146,7 +146,7 @@ class Kernel:
             if not self.broken(params):
                 yield params
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The file's name without its suffix, which is also how commands name the kernel."""
         return Path(self.file).stem
