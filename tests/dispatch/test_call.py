@@ -235,9 +235,10 @@ def test_b6_a_backend_that_is_not_here_is_an_error(tmp_path: Path) -> None:
 
 
 def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPWRIGHT_THREADS", "many")
-    with pytest.raises(UsageError, match="OPWRIGHT_THREADS='many'"):
-        threshold_activation(np.ones(3, np.float32))
+    for threads in ("many", "0", "1025", "9" * 20, "9" * 5000):
+        monkeypatch.setenv("OPWRIGHT_THREADS", threads)
+        with pytest.raises(UsageError, match=f"OPWRIGHT_THREADS='{threads}'.*from 1 to 1024"):
+            threshold_activation(np.ones(3, np.float32))
 
 
 def test_the_fastest_measured_near_these_sizes_is_chosen(tmp_path: Path) -> None:
