@@ -87,6 +87,8 @@ def test_export_and_import(target: Target, tmp_path: Path) -> None:
         (["--budget", "nan"], 2, "no duration"),
         (["--budget", "30h"], 2, "no duration"),
         (["--strategy", "guess"], 2, "'guess' is not among auto, exhaustive"),
+        (["--strategy", "local,random"], 2, "--strategy 'local,random': give one of auto"),
+        (["--cache", "warm,cold"], 2, "--cache 'warm,cold': give one of warm, cold"),
         (["--shape", "m=3"], 2, "m"),
         (["--threads", "0"], 2, "--threads '0'"),
         (["--dtype", "f99"], 2, "f99"),
@@ -97,6 +99,15 @@ def test_bad_input(target: Target, words: list[str], code: int, said: str) -> No
     ran = opwright("tune", target.reference, *words)
     assert ran.code == code
     assert said in ran.err
+
+
+def test_an_audit_that_is_no_json(target: Target, tmp_path: Path) -> None:
+    file = tmp_path / "audit.json"
+    for text in ("no", "[" * 100_000):
+        file.write_text(text)
+        ran = opwright("tune", target.reference, "--shapes-from", file)
+        assert ran.code == 2
+        assert f"--shapes-from {file}: not JSON" in ran.err
 
 
 def test_an_operator_without_tunables(tmp_path: Path, own_home: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import array
+import copy
 import logging
+import pickle
 import subprocess
 import sys
 import warnings
@@ -138,6 +140,11 @@ def test_arguments_that_are_wrong() -> None:
         threshold_activation(a, "high")
 
 
+def test_operators_are_pickled_and_copied_by_name() -> None:
+    assert pickle.loads(pickle.dumps(matmul)) is matmul
+    assert copy.deepcopy([matmul])[0] is matmul
+
+
 def test_other_libraries_share_their_memory() -> None:
     torch = pytest.importorskip("torch")
     x = torch.tensor([-1.0, 2.0])
@@ -228,9 +235,10 @@ def test_b6_a_backend_that_is_not_here_is_an_error(tmp_path: Path) -> None:
 
 
 def test_threads_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPWRIGHT_THREADS", "many")
-    with pytest.raises(UsageError, match="OPWRIGHT_THREADS='many'"):
-        threshold_activation(np.ones(3, np.float32))
+    for threads in ("many", "0", "1025", "9" * 20, "9" * 5000):
+        monkeypatch.setenv("OPWRIGHT_THREADS", threads)
+        with pytest.raises(UsageError, match=f"OPWRIGHT_THREADS='{threads}'.*from 1 to 1024"):
+            threshold_activation(np.ones(3, np.float32))
 
 
 def test_the_fastest_measured_near_these_sizes_is_chosen(tmp_path: Path) -> None:

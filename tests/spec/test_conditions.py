@@ -74,6 +74,18 @@ def test_an_empty_list_of_values_is_an_error() -> None:
         row({"BLOCK": []}, ())
 
 
+def test_a_space_too_large_to_list_is_an_error() -> None:
+    values = list(range(1000))
+    row({"M": values, "K": values}, ())
+    with pytest.raises(DeclarationError, match="tune has 2,000,000 combinations; at most 1,000,"):
+        row({"M": values, "K": values, "N": [1, 2]}, ["M > 5000"])
+
+
+def test_tunables_without_a_name_are_an_error() -> None:
+    with pytest.raises(DeclarationError, match=r"tune=\{3: \[1\]\} should be like"):
+        Kernel("cpu_v1.cpp", tune={3: [1]})  # type: ignore[dict-item]
+
+
 def test_params_chosen_by_hand_have_to_meet_them_too() -> None:
     kernel = row({"M": [4, 8], "K": [1, 4]}, ["M * K <= 16"])
     assert kernel.params({"M": 8}) == {"M": 8, "K": 1}

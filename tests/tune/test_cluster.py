@@ -21,6 +21,7 @@ from opwright.bench.measure import Setup
 from opwright.catalog.find import Target
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
+from opwright.spec.errors import MachineError
 from opwright.spec.operator import parse_dtypes
 from opwright.tune.cluster import Cluster, Helpers
 from opwright.tune.kernel import Tuned, tune
@@ -202,6 +203,15 @@ def test_no_worker_at_all(target: Target, workers: Workers) -> None:
     said: list[str] = []
     check(tuned_with(workers, 0, target, said, lambda client: None), target)
     assert said == ["no worker is there that can measure: this process does it itself"]
+
+
+@pytest.mark.parametrize("address", ["nonsense", "", "tcp://host", "what://host:1"])
+def test_of_what_is_no_address_no_client_is_made(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributed.Client", lambda *_, **__: pytest.fail("made"))
+    with pytest.raises(MachineError, match=f"--cluster {address}: no scheduler answers there"):
+        Cluster(address, print)
 
 
 def test_no_scheduler(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,15 @@ def changed(**values: Any) -> str:
         (changed(invalidity="compile"), "both compile and held"),
         (changed(invalidity="compile", opwright__outcome="does-not-compile"), "cannot be recorded"),
         (changed(configuration={"BLOCK": "64"}), "no integers"),
+        (changed(opwright__threads=2**70), "threads is 1180591620717411303424, no whole number"),
+        (changed(opwright__threads=-4), "threads is -4, no whole number"),
+        (changed(opwright__cases=2**80), "cases is .* no whole number"),
+        (changed(opwright__calls=1.5), "calls is 1.5, no whole number"),
+        (changed(opwright__noise=float("nan")), "noise is nan, not finite"),
+        (changed(opwright__first_ms=float("inf")), "first_ms is inf, not finite"),
+        (changed(times__compilation_time=-1), "compilation_time is -1, not finite and from 0"),
+        (changed(opwright__cache="hot"), "cache is 'hot', neither"),
+        ("[" * 100_000, "no JSON"),
     ],
 )
 def test_what_is_no_such_file_is_refused(text: str, said: str) -> None:

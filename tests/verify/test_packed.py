@@ -1,5 +1,7 @@
 """Kernels that pack an input: verified through packing and the packed call, and called so."""
 
+import copy
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,6 +89,15 @@ def test_it_says_what_it_is(op: Operator) -> None:
     assert packed.memory.ctypes.data % 64 == 0
 
 
+def test_copies_are_itself_and_none_is_pickled(op: Operator) -> None:
+    x, w = whole(2, 3), whole(5, 3)
+    [copied] = copy.deepcopy([op.pack(w)])
+    np.testing.assert_array_equal(op(x, copied), 2 * (x.astype(float) @ w.T))
+    assert copy.copy(copied) is copied
+    with pytest.raises(UsageError, match=r"<packed w of linear_op.*> cannot be pickled.*pack it"):
+        pickle.dumps(copied)
+
+
 def test_errors_name_both_sides(op: Operator, tmp_path: Path) -> None:
     packed = op.pack(whole(5, 3))
     with pytest.raises(ShapeError, match=r"k is 4 in x and 3 in w \(shape \(5, 3\)\)"):
@@ -103,6 +114,10 @@ def test_errors_name_both_sides(op: Operator, tmp_path: Path) -> None:
         other(whole(2, 3), packed)
     with pytest.raises(DTypeError, match="w is int32; it can be f32, f64"):
         op.pack(np.ones((2, 2), np.int32))
+    with pytest.raises(DTypeError, match=r"w is >f4, whose bytes.*w\.astype\('float32'\)"):
+        op.pack(np.ones((2, 2), ">f4"))
+    with pytest.raises(UsageError, match=r"linear_op: dtype is <class 'numpy.float32'>; write"):
+        op.pack(whole(5, 3), dtype=np.float32)  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match=r"w has shape \(2,\)"):
         op.pack(np.ones(2, np.float32))
     from opwright_ops import threshold_activation

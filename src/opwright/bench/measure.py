@@ -173,7 +173,8 @@ class _WitnessCandidate:
         if not self.first:
             self.first = self._time(1)
             if self.first * 1e-9 > self._patience:
-                self.fault = Fault("slow", f"one call takes {self.first * 1e-9:.1f} s")
+                took = f"one call takes {self.first * 1e-9:.2g} s"
+                self.fault = Fault("slow", f"{took}: a larger --budget would sample it")
                 return None
             self.calls = self._warm_up()
         if self._cold:

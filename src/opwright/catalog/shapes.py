@@ -77,7 +77,7 @@ def _read(path: Path) -> Any:
         content = json.loads(path.read_text())
     except OSError as error:
         raise UsageError(f"--shapes-from {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise UsageError(f"--shapes-from {path}: not JSON: {error}") from error
     if isinstance(content, dict) and content.get("command") == "audit":  # of --json
         content = content["data"]

@@ -253,6 +253,14 @@ def several(text: str, option: str, known: Sequence[str]) -> list[str]:
     return words
 
 
+def one_of(text: str, option: str, known: Sequence[str]) -> str:
+    """The one word among ``known`` that is given."""
+    words = several(text, option, known)
+    if len(words) > 1:
+        raise UsageError(f"{option} {text!r}: give one of {', '.join(known)}")
+    return words[0]
+
+
 def thread_counts(text: str) -> list[int]:
     """``--threads 1,2`` as numbers from 1 up."""
     words = [w.strip() for w in text.split(",") if w.strip()]

@@ -84,11 +84,10 @@ def command(
     from opwright.cli.verify import of_backend
     from opwright.dispatch.choose import thread_limit, why_not
 
-    common.several(strategy, "--strategy", [*STRATEGIES])
+    strategy = common.one_of(strategy, "--strategy", [*STRATEGIES])
     if shape and shapes_from is not None:
         raise UsageError("--shape and --shapes-from both choose the shapes: give one")
-    if len(common.several(cache, "--cache", ("warm", "cold"))) > 1:
-        raise UsageError(f"--cache {cache!r}: a choice is made in one state: warm or cold")
+    cache = common.one_of(cache, "--cache", ("warm", "cold"))
     if source is not None or to is not None:
         _exchange(output, [find(name) for name in targets], source, to)
         return
@@ -288,7 +287,7 @@ def conclusion(tuned: Tuned) -> str:
         times = [time for t in found.trials.values() for time in t.samples.values()]
         taken = f"{duration(min(times))} at best, " if times else ""
         return f"{taken}{tuned.passed_over}: not tuned; name it to tune it"
-    tried = f"{len(found.trials)} of {sum(1 for _ in tuned.kernel.space())} configurations tried"
+    tried = f"{len(found.trials)} of {found.size} configurations tried"
     if found.too_short:
         return (
             f"the time was too short to compare anything with the default: it stays, "

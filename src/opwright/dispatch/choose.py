@@ -203,8 +203,8 @@ def thread_limit(backend: Backend) -> int:
     wanted = os.environ.get("OPWRIGHT_THREADS", "")
     if not wanted:
         return backend.probe().threads
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise UsageError(f"OPWRIGHT_THREADS={wanted!r} is no number of threads (from 1 up)")
+    if not (wanted.isdecimal() and len(wanted) < 5 and 0 < int(wanted) <= 1024):
+        raise UsageError(f"OPWRIGHT_THREADS={wanted!r} is no number of threads (from 1 to 1024)")
     return int(wanted)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -44,6 +44,18 @@ class Packed:
         return (
             f"<packed {self.name} of {self.operator.name}: {sizes}, {short_dtypes(self.dtypes)}, "
             f"{self.memory.nbytes} bytes for {self.row.name}>"
+        )
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # nothing in it changes, and a copy of the bytes need not be aligned
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            f"{self!r} cannot be pickled: its bytes are for one build on this machine. Pass the "
+            "array on, and pack it there"
         )
 
     def stand_in(self, operator: OperatorSpec, param: TensorParam) -> Array:
@@ -88,6 +100,9 @@ def pack(operator: OperatorSpec, value: Any, dtype: str) -> Packed:
         )
     [param] = [p for p in signature.inputs if p.name == max(names)]
     array = as_array(operator.name, param.name, value)
+    if not isinstance(dtype, str):
+        raise UsageError(f"{operator.name}: dtype is {dtype!r}; write it in words, as 'bf16'")
+    signature.check_native(param, array.dtype)
     choices = parse_dtypes(signature, dtype) if dtype else signature.choices()
     fitting = [c for c in choices if signature.dtype(param, c).numpy == array.dtype]
     if not fitting:

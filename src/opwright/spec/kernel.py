@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
+import math
 import operator as op
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +29,8 @@ FAST_MATH_FLAGS = frozenset(
         "-fno-signed-zeros",
     }
 )
+
+LARGEST_SPACE = 1_000_000  # combinations; listing those that meet a condition takes seconds
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Kernel:
                 f"kernel file {self.file!r}: the name before the suffix must be a word"
             )
         name = self.name
-        if not isinstance(self.tune, Mapping):
+        if not (isinstance(self.tune, Mapping) and all(isinstance(t, str) for t in self.tune)):
             raise UsageError(f'{name}: tune={self.tune!r} should be like {{"TILE": [8, 16]}}')
         for tunable, choices in self.tune.items():
             check_c_name(f"{name}: tunable", tunable)
@@ -96,6 +100,12 @@ class Kernel:
                 )
             if len(set(choices)) < len(choices):
                 raise UsageError(f"{name}: tunable {tunable} lists a value twice: {choices!r}")
+        size = math.prod(map(len, self.tune.values()))
+        if size > LARGEST_SPACE:
+            raise UsageError(
+                f"{name}: tune has {size:,} combinations; at most {LARGEST_SPACE:,} are searched. "
+                "Shorten the lists"
+            )
         self._check_conditions()
         for option in ("threads", "deterministic", "strided"):
             if not isinstance(getattr(self, option), bool):
@@ -136,7 +146,7 @@ class Kernel:
             if not self.broken(params):
                 yield params
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The file's name without its suffix, which is also how commands name the kernel."""
         return Path(self.file).stem
@@ -194,6 +204,12 @@ _OPERATORS: dict[type[ast.AST], Callable[..., int]] = {
 }
 
 
+@functools.cache
+def _parsed(condition: str) -> ast.expr:
+    """Once for all configurations: parsing takes as long as evaluating, 17 us."""
+    return ast.parse(condition.strip(), mode="eval").body
+
+
 def _evaluate_condition(name: str, condition: str, params: Mapping[str, int]) -> bool:
     """Whether ``params`` meets ``condition``; raises ``UsageError`` for what is no condition."""
 
@@ -225,7 +241,7 @@ def _evaluate_condition(name: str, condition: str, params: Mapping[str, int]) ->
         raise refuse(node)
 
     try:
-        return bool(walk(ast.parse(condition.strip(), mode="eval").body))
+        return bool(walk(_parsed(condition)))
     except SyntaxError as error:
         raise UsageError(f"{name}: when={condition!r} is no condition: {error.msg}") from None
     except ZeroDivisionError:

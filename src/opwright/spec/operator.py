@@ -136,6 +136,7 @@ class OperatorSpec:
         self.wrong: dict[str, Callable[..., Any]] = {}
         self.gradients: dict[str, Callable[..., Any]] = {}
         self.__name__ = formula.__name__
+        self.__module__ = formula.__module__
         self.__doc__ = inspect.getdoc(formula)
 
     def _check(
@@ -234,6 +235,9 @@ class OperatorSpec:
     def bench(self) -> tuple[str, ...]:
         """The shapes to measure at where none are asked for."""
         return next(iter(self.presets.values()))
+
+    def __reduce__(self) -> str:
+        return self.__name__  # pickled and copied as functions are: by name, and as itself
 
     def __repr__(self) -> str:
         return f"<operator {self.name}: {len(self.rows)} kernels>"

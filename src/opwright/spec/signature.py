@@ -360,6 +360,16 @@ class Signature:
         """Every assignment of the dtype variables, in the order of the declaration."""
         return [dict(assignment) for assignment in self.assignments]
 
+    def check_native(self, param: TensorParam, given: np.dtype[Any]) -> None:
+        """Raise ``DTypeError`` for numbers in the other order of bytes."""
+        if not given.isnative:
+            native = given.newbyteorder("=")
+            raise DTypeError(
+                f"{self.name}: {param.name} is {given.str}, whose bytes are in the order that "
+                f"is not this machine's; kernels take {native}. Pass {param.name}.astype"
+                f"({str(native)!r})"
+            )
+
     def settle_dtypes(self, arrays: Sequence[np.dtype[Any]]) -> dict[str, DType]:
         """The variables' element types for inputs of these NumPy dtypes.
 
@@ -369,13 +379,7 @@ class Signature:
         owner: dict[str, str] = {}
         known = {d.numpy: d for d in DTYPES.values()}
         for param, given in zip(self.inputs, arrays, strict=True):
-            if not given.isnative:
-                native = given.newbyteorder("=")
-                raise DTypeError(
-                    f"{self.name}: {param.name} is {given.str}, whose bytes are in the order that "
-                    f"is not this machine's; kernels take {native}. Pass {param.name}.astype"
-                    f"({str(native)!r})"
-                )
+            self.check_native(param, given)
             wanted = param.type.dtype
             if wanted in settled and given != settled[wanted].numpy:
                 raise DTypeError(

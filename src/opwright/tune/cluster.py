@@ -162,6 +162,8 @@ class Cluster:
                 f"distributed cannot be imported ({error}): pip install 'opwright[cluster]'"
             ) from error
         try:
+            # A client of no address does not only fail: it waits 20 s for itself when collected.
+            distributed.comm.get_address_host_port(address)
             self.client: Any = distributed.Client(
                 address, timeout=CONNECT, set_as_default=False, name="opwright tune"
             )

@@ -89,13 +89,15 @@ class Found:
     """How a search ended.
 
     ``winner`` is None when no configuration held. ``ranking`` names configurations as ``text``
-    does. ``too_short`` says that the budget did not suffice to compare anything with the default,
-    ``complete`` that the strategy had come to its end, ``interrupted`` that a person ended it.
+    does; ``size`` is how many there are. ``too_short`` says that the budget did not suffice to
+    compare anything with the default, ``complete`` that the strategy had come to its end,
+    ``interrupted`` that a person ended it.
     """
 
     winner: Params | None
     ranking: Ranking
     trials: Mapping[Params, Trial]
+    size: int
     noise: float
     too_short: bool
     complete: bool
@@ -434,7 +436,8 @@ class Search:
         )
         if too_short:
             winner = default
-        return Found(winner, ranking, self.trials, noise, too_short, complete, interrupted)
+        size = len(self._space)
+        return Found(winner, ranking, self.trials, size, noise, too_short, complete, interrupted)
 
     def report(self, what: str) -> None:
         """Tell ``progress`` what is going on, and what is best so far."""

@@ -94,7 +94,7 @@ def load(text: str, where: str) -> list[Configuration]:
     """
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise UsageError(f"{where}: no JSON: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("results"), list):
         raise UsageError(f"{where}: no T4 file: it has no list of results")
@@ -127,29 +127,46 @@ def _configuration(result: Mapping[str, Any]) -> Configuration:
         if not all(math.isfinite(ns) and ns > 0 for ns in samples):
             raise ValueError("its runtimes are no times")
         brief = summary(samples)
-        first = float(own.get("first_ms") or 0.0) * 1e6
-        calls = int(own.get("calls") or 1)
+        first = _number("first_ms", own.get("first_ms") or 0.0) * 1e6
+        calls = _whole("calls", own.get("calls") or 1)
         times = Times(first, brief.median, brief.low, brief.high, samples, calls)
     place = own.get("place", "")
+    build = _number("compilation_time", result["times"].get("compilation_time", 0.0))
     if place not in ("", "tied", "won") or (place and times is None):
         raise ValueError(f"place is {place!r}")
+    cache = own.get("cache", "warm")
+    if cache not in ("warm", "cold"):
+        raise ValueError(f"cache is {cache!r}, neither warm nor cold")
     return Configuration(
         **{name: own[name] for name in _TEXTS},
         shape=_integers(own["shape"]),
-        threads=int(own["threads"]),
+        threads=_whole("threads", own["threads"]),
         params=_integers(result["configuration"]),
         outcome=outcome,
         message=str(own.get("message", "")),
         compiler=str(own["compiler"]),
         flags=tuple(map(str, own["flags"])),
         isa=str(own["isa"]),
-        cases=int(own.get("cases", 0)),
-        build_seconds=float(result["times"].get("compilation_time", 0.0)) * 1e-3,
+        cases=_whole("cases", own.get("cases", 0)),
+        build_seconds=build * 1e-3,
         place=cast(Literal["", "tied", "won"], place),
         times=times,
-        noise=float(own.get("noise", 0.0)),
-        cache=str(own.get("cache", "warm")),
+        noise=_number("noise", own.get("noise", 0.0)),
+        cache=cache,
     )
+
+
+def _number(name: str, given: Any) -> float:
+    number = float(given)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} is {given!r}, not finite and from 0 up")
+    return number
+
+
+def _whole(name: str, given: Any) -> int:
+    if type(given) is not int or not 0 <= given < 2**63:
+        raise ValueError(f"{name} is {given!r}, no whole number from 0 up that fits int64")
+    return given
 
 
 def _integers(given: Any) -> dict[str, int]:
