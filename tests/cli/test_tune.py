@@ -110,6 +110,17 @@ def test_an_audit_that_is_no_json(target: Target, tmp_path: Path) -> None:
         assert f"--shapes-from {file}: not JSON" in ran.err
 
 
+@pytest.mark.parametrize(
+    "rows", ["", ', "operators": 3', ', "operators": [3]', ', "operators": [{"name": 1}]']
+)
+def test_an_audit_that_is_damaged(target: Target, tmp_path: Path, rows: str) -> None:
+    file = tmp_path / "audit.json"
+    file.write_text('{"format": "opwright-audit-1"' + rows + "}")
+    ran = opwright("tune", target.reference, "--shapes-from", file)
+    assert ran.code == 2
+    assert f"--shapes-from {file}: a damaged audit: " in ran.err
+
+
 def test_an_operator_without_tunables(tmp_path: Path, own_home: Path) -> None:
     ran = opwright("tune", operator(tmp_path, {"v1": RIGHT}).reference)
     assert ran.code == 5

@@ -47,8 +47,18 @@ def shapes_from(text: str, spec: OperatorSpec) -> list[Used]:
     Raises ``UsageError`` where the file is no audit, ``NothingSelectedError`` where the operator
     has no calls in it that ``spec`` is declared for.
     """
+    file = text.partition(":")[0]
+    try:
+        return _shapes_of(_read(Path(file)), text, spec)
+    except OpwrightError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"--shapes-from {file}: a damaged audit: {reason}") from None
+
+
+def _shapes_of(content: Any, text: str, spec: OperatorSpec) -> list[Used]:
     file, colon, name = text.partition(":")
-    content = _read(Path(file))
     names = {name: None} if colon else _names(spec)
     found: dict[tuple[str, tuple[str, ...]], Used] = {}
     for row in content["operators"]:
