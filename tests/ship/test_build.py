@@ -65,6 +65,14 @@ def test_symbols_and_dependencies(library: Path) -> None:
     assert len(library.read_bytes()) < 2_000_000  # 37 variants of about 45 kB
 
 
+def test_a_library_for_floats_is_under_a_megabyte(library: Path, tmp_path: Path) -> None:
+    words = ["matmul", "threshold_activation", "--name", "fastops", "--out", str(tmp_path)]
+    code, said = opwright("ship", *words, "--dtype", "f32,f64,bf16,f16", "--verify", "none")
+    assert code == 0, said
+    made = tmp_path / "lib" / "libfastops.so"
+    assert len(made.read_bytes()) < min(1_000_000, len(library.read_bytes()))
+
+
 def test_the_same_bytes_from_another_folder(tmp_path: Path) -> None:
     first = affine_folder(tmp_path / "here" / "affine", before="const char* where = __FILE__;")
     second = tmp_path / "far" / "away" / "affine"

@@ -154,8 +154,8 @@ public:
     static void multiply(int64_t height, int64_t width, int64_t depth, const Packed_a* a, int64_t lda,
                          const Packed_b* b, int64_t ldb, Acc* c, int64_t ldc, bool add) {
         if constexpr (narrows) {
-            if (width <= Narrow::lanes) {
-                narrow[height - 1](depth, a, lda, b, ldb, c, ldc, static_cast<int>(width), add);
+            if (width <= Narrow::lanes && height > low) {
+                narrow[height - low - 1](depth, a, lda, b, ldb, c, ldc, static_cast<int>(width), add);
                 return;
             }
         }
@@ -170,21 +170,24 @@ private:
     static constexpr bool narrows = !std::is_void_v<Narrow>;
 
     using All_heights = std::make_integer_sequence<int, Isa::rows>;
+    // Rows are cut into tiles more than half as high, but for few: those are not worth kernels of their own.
+    static constexpr int low = Isa::rows / 2;
+    using Narrow_heights = std::make_integer_sequence<int, Isa::rows - low>;
 
-    template <class I, int Vectors, int... Row>
-    static constexpr Heights of_width(std::integer_sequence<int, Row...>) {
-        return {{&micro_kernel<I, Row + 1, Vectors>...}};
+    template <class I, int Vectors, int Below = 0, int... Row>
+    static constexpr std::array<Kernel, sizeof...(Row)> of_width(std::integer_sequence<int, Row...>) {
+        return {{&micro_kernel<I, Below + Row + 1, Vectors>...}};
     }
     template <int... Width>
     static constexpr std::array<Heights, Isa::vectors> of_widths(std::integer_sequence<int, Width...>) {
         return {{of_width<Isa, Width + 1>(All_heights{})...}};
     }
     static constexpr auto kernels = of_widths(std::make_integer_sequence<int, Isa::vectors>{});
-    static constexpr Heights narrow = [] {
+    static constexpr auto narrow = [] {
         if constexpr (narrows) {
-            return of_width<Narrow, 1>(All_heights{});
+            return of_width<Narrow, 1, low>(Narrow_heights{});
         } else {
-            return Heights{};
+            return nullptr;
         }
     }();
 };

@@ -86,14 +86,18 @@ template <class Isa, int Few, class Elem>
 void add_terms(int64_t depth, const typename Isa::Acc* factors, const Elem* lines, int64_t along,
                typename Isa::Acc* sums, int64_t stride, int64_t cols) {
     constexpr int vectors = 2, wide = vectors * Isa::lanes;
-    int64_t j = 0;
-    for (; j + wide <= cols; j += wide) {
-        add_terms<Isa, Few, vectors>(depth, factors, lines + j, along, sums + j, stride);
+    for (int64_t j = 0; j < cols; j += wide) {
+        const Elem* from = lines + j;
+        int64_t apart = along;
+        Elem last[thin_depth * wide];
+        if (j + wide > cols) {  // the last ones, with zeros behind
+            std::fill_n(last, thin_depth * wide, Elem{});
+            for (int64_t d = 0; d < depth; ++d) std::copy_n(from + d * along, cols - j, last + d * wide);
+            from = last;
+            apart = wide;
+        }
+        add_terms<Isa, Few, vectors>(depth, factors, from, apart, sums + j, stride);
     }
-    if (j == cols) return;
-    Elem last[thin_depth * wide] = {};
-    for (int64_t d = 0; d < depth; ++d) std::copy_n(lines + d * along + j, cols - j, last + d * wide);
-    add_terms<Isa, Few, vectors>(depth, factors, last, wide, sums + j, stride);
 }
 
 // Lines that are neighbours: their terms, a few at a time, are added to `Few` rows of sums, of which `few`
@@ -121,12 +125,24 @@ void thin_neighbours(const typename Isa::Acc* factors, int64_t few, const Lines<
 // How many lines share what is loaded of up to four of the few: as many as leave room for their sums.
 template <class Isa> constexpr int dot_lines = std::max(1, Isa::rows / 3);
 
+// The last `depth` terms, one at a time, and the sum of the lanes. Not inlined: at 16 places it is 16 times
+// as long, 3 KB of a library.
+template <class Isa, class Elem>
+__attribute__((noinline)) typename Isa::Acc finish_dot(typename Isa::Vec lanewise,
+                                                       const typename Isa::Acc* factors,
+                                                       const Elem* line, int64_t depth) {
+    using Acc = typename Isa::Acc;
+    Acc sum = 0;
+    for (int64_t q = 0; q < depth; ++q) sum += static_cast<Acc>(line[q]) * factors[q];
+    for (int lane = 0; lane < Isa::lanes; ++lane) sum += lanewise[lane];
+    return sum;
+}
+
 // sums[Few, Count] of the products of Count lines, whose terms are neighbours and which are `across`
 // apart, and Few rows of factors.
 template <class Isa, int Few, int Count, class Elem>
 void dots(const typename Isa::Acc* factors, const Elem* lines, int64_t across, typename Isa::Acc* sums,
           int64_t stride, int64_t k) {
-    using Acc = typename Isa::Acc;
     using Vec = typename Isa::Vec;
     constexpr int lanes = Isa::lanes;
     // 8 sums in flight hide the latency of an FMA. The same for every Count: so are the sums.
@@ -153,12 +169,8 @@ void dots(const typename Isa::Acc* factors, const Elem* lines, int64_t across, t
         for (int j = 0; j < Count; ++j) {
             Vec lanewise = partial[i][j][0];
             for (int c = 1; c < chains; ++c) lanewise += partial[i][j][c];
-            Acc sum = 0;
-            for (int64_t q = p; q < k; ++q) {
-                sum += static_cast<Acc>(lines[j * across + q]) * factors[i * k + q];
-            }
-            for (int lane = 0; lane < lanes; ++lane) sum += lanewise[lane];
-            sums[i * stride + j] = sum;
+            sums[i * stride + j] =
+                finish_dot<Isa>(lanewise, factors + i * k + p, lines + j * across + p, k - p);
         }
     }
 }
