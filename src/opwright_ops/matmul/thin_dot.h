@@ -19,12 +19,13 @@ namespace gemm {
 // lines, products along k need no packing at all.
 constexpr int64_t few_dot_rows = 16, few_dots = 4;
 
-// Columns that are worked on at a time: 16 x 2048 sums are 128 KiB of L2. Rows of B are prefetched so many
-// elements ahead, 8 or 32 of them at a time: 8 for a few rows, which wait for memory alone, else 32, so that
-// sums are loaded and stored once for 32 terms. (bf16, 4096 x 4096, one thread: 1 row 1.84 and 2.15 ms, 8
-// rows 3.78 and 3.29, 16 rows 11.7 and 4.9.) 32 lines a power of two apart have 8 places in L1, so they are
-// fetched into L2 (4000 x 4000, 8 rows: 2.4 ms instead of 4.7).
-constexpr int64_t dot_sums = 32768, dot_width = 4096, dot_ahead = 128, dot_depth = 32;
+// Columns that have sums at a time: 16 x 2048 sums are 128 KiB of L2. They are loaded and stored once for a
+// line of packed terms, and B is packed in pieces of `dot_bytes` of as many rows, with the same of a later
+// piece prefetched. Lines a power of two apart share 8 places of L1, so they are fetched into L2, and pieces
+// are long and packed row by row: of 64 bytes, a panel at a time, some would be gone before their turn. (8 x
+// 4096 x 4096, one thread, pieces of 64 and 256 bytes: bf16 4.2 and 2.85 ms, bytes 2.15 and 1.8.)
+constexpr int64_t dot_sums = 32768, dot_width = 4096, dot_bytes = 256, dot_ahead = 256;
+template <class Packed> constexpr int64_t dot_depth = 64 / sizeof(Packed);
 // Where terms of B are neighbours, 2 KiB of each of a panel's columns are read at a time. Blocks of B cut them
 // shorter, so this is for more rows, and where there is so much of a column for as many as have their sums in
 // L1. (One thread, n = k = 4096: bf16, 8 rows 4.4 ms with 256 bytes and 3.8 with 2 KiB; f32, 128 rows 44.7 ms,
@@ -34,8 +35,8 @@ template <class Packed> constexpr int64_t few_turned_rows(int64_t k) {
     return k < turned_depth<Packed> ? 64 : 256;
 }
 
-// A few rows of A against columns of B that are neighbours, or whose terms are: for `depth` terms and as many
-// columns as a tile has, the micro-kernel adds to rows of sums, from a panel that never leaves L1.
+// A few rows of A against columns of B that are neighbours, or whose terms are: for `depth` terms and `at_once`
+// columns, the micro-kernel adds to rows of sums, from packed terms that never leave L1.
 template <class Isa, class ElemA, class ElemB, class To>
 void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b, int64_t n, int64_t k,
                        const To& to) {
@@ -44,10 +45,14 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
     using Packed_b = typename Isa::Packed_b;
     using Pack_a = Packer<Isa, ElemA, Packed_a, Isa::flip_a>;
     using Micro = Tile<Isa>;
-    static_assert(8 % Isa::step == 0);  // and so are the other depths
+    static_assert(dot_depth<Packed_b> % Isa::step == 0 && turned_depth<Packed_b> % Isa::step == 0);
+    constexpr int64_t piece = dot_bytes / sizeof(ElemB);
+    static_assert(piece % Micro::cols == 0);
+    constexpr int64_t room = std::max((turned_depth<Packed_b> + Isa::group) * Micro::cols,
+                                      (dot_depth<Packed_b> + Isa::group) * piece);
 
     const bool turned = b.across != 1;
-    const int64_t depth = turned ? turned_depth<Packed_b> : few <= few_dots ? 8 : dot_depth;
+    const int64_t depth = turned ? turned_depth<Packed_b> : dot_depth<Packed_b>;
     const int64_t stride = ceil_div(depth, Pack_a::block) * Pack_a::block;
     const int64_t chunks = ceil_div(k, depth);
     Packed_a* packed = scratch<Packed_a>(std::max<int64_t>(1, chunks) * few * stride);
@@ -56,12 +61,13 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
         Pack_a::rows(a.from(0, c * depth), few, few, terms, packed + c * few * stride, opaque(stride));
     }
     // Terms of one panel follow each other in memory where columns do not.
-    const int64_t width = turned ? Micro::cols : std::min(dot_width, dot_sums / few / 64 * 64);
+    const int64_t at_once = turned ? Micro::cols : piece;
+    const int64_t width = turned ? at_once : std::min(dot_width, dot_sums / few / piece * piece);
     const int64_t parts = ceil_div(few, Isa::rows);
     const int64_t grain = ceil_div(work_per_thread, few * std::max<int64_t>(k, 1));
     opw::parallel_for(n, ceil_div(grain, 64) * 64, [=](int64_t begin, int64_t end) {
         alignas(64) Acc sums[dot_sums];
-        alignas(64) Packed_b panel[(turned_depth<Packed_b> + Isa::group) * Micro::cols];
+        alignas(64) Packed_b panel[room];
         for (int64_t j = begin; j < end; j += width) {
             const int64_t cols = std::min(width, end - j);
             if (k == 0) std::fill_n(sums, few * width, Acc{0});
@@ -69,23 +75,25 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
                 const int64_t terms = std::min(depth, k - c * depth);
                 const int64_t padded = ceil_div(terms, Isa::step) * Isa::step;
                 const Packed_a* rows = packed + c * few * stride;
-                for (int64_t t = 0; t < cols; t += Micro::cols) {
-                    const int64_t wide = std::min<int64_t>(Micro::cols, cols - t);
+                for (int64_t t = 0; t < cols; t += at_once) {
+                    const int64_t wide = std::min(at_once, cols - t);
+                    const int64_t row = ceil_div(wide, Isa::lanes) * Isa::lanes * Isa::group;
+                    // Row by row, and `at_once`, which a compiler does not know: unrolled, they come too fast for
+                    // the processor to take all (bf16, 1 row: 1.65 ms, else 2.1).
                     for (int64_t p = 0; p < terms && !turned; ++p) {
                         const ElemB* const ahead = b.from(j + t + dot_ahead, c * depth + p).data;
-                        if (depth == 8) {
-                            __builtin_prefetch(ahead);
-                        } else {
-                            __builtin_prefetch(ahead, 0, 2);
+                        for (int64_t u = 0; u < at_once; u += 64 / sizeof(ElemB)) {
+                            __builtin_prefetch(ahead + u, 0, 2);
                         }
                     }
                     Packer<Isa, ElemB, Packed_b>::panel(b.from(j + t, c * depth), wide, terms, 0, panel);
                     for (int64_t part = 0; part < parts; ++part) {
-                        const int64_t top = cut(few, part, parts);
-                        Micro::multiply(cut(few, part + 1, parts) - top, wide, padded,
-                                        rows + top * stride, stride, panel,
-                                        ceil_div(wide, Isa::lanes) * Isa::lanes * Isa::group,
-                                        sums + top * width + t, width, c > 0);
+                        const int64_t top = cut(few, part, parts), end = cut(few, part + 1, parts);
+                        for (int64_t u = 0; u < wide; u += Micro::cols) {
+                            Micro::multiply(end - top, std::min<int64_t>(Micro::cols, wide - u), padded,
+                                            rows + top * stride, stride, panel + u * Isa::group, row,
+                                            sums + top * width + t + u, width, c > 0);
+                        }
                     }
                 }
             }
