@@ -62,9 +62,6 @@ public:
         return std::min(k_, cut(ceil_div(k_, Isa::step), block, blocks) * Isa::step);
     }
     static int64_t padded(int64_t depth) { return ceil_div(depth, Isa::step) * Isa::step; }
-    // Elements of a panel for each of its columns.
-    static int64_t panel(int64_t depth) { return padded(depth) + Isa::head * Isa::group; }
-
     const int64_t blocks, most;  // how many, and the terms that the longest has when packed
 
 private:
@@ -80,7 +77,7 @@ template <class Isa, class ElemA, class SourceB, class Out, class Epilogue> clas
     // A line more than a power of two: the rows of a panel do not compete for one set of L1.
     static constexpr int64_t a_stride = Block::depth + 64 / sizeof(Packed_a);
     using Micro = Tile<Isa>;
-    using Pack_a = Packer<Isa, ElemA, Packed_a, Isa::flip_a>;
+    using Pack_a = Packer<Isa, ElemA, Packed_a>;
 
     static constexpr int tile_cols = Micro::cols;
     static constexpr bool packs_b = !std::is_same_v<SourceB, Packed<Isa>>;
@@ -101,7 +98,7 @@ public:
         block_rows_ = sums_beside && depth_.blocks > 1 ? std::min(rows, Block::rows) : Isa::rows;
         block_cols_ = std::min(Block::cols, cols / tile_cols * tile_cols);
         const int64_t a_bytes = lines(Isa::rows * a_stride * sizeof(Packed_a));
-        const int64_t b_bytes = packs_b ? lines(depth_.panel(depth_.most) * block_cols_ * sizeof(Packed_b)) : 0;
+        const int64_t b_bytes = packs_b ? lines(depth_.most * block_cols_ * sizeof(Packed_b)) : 0;
         const int64_t sums = sums_beside ? lines(block_rows_ * block_cols_ * sizeof(Acc)) : 0;
         const int64_t share = a_bytes + b_bytes + sums;
         char* memory = scratch<char>(share * grid.rows * grid.cols);
@@ -192,7 +189,7 @@ private:
         for (int64_t block = 0; block < depth_.blocks; ++block) {
             const int64_t begin = depth_.begin(block), depth = depth_.begin(block + 1) - begin;
             const bool last = block + 1 == depth_.blocks;
-            const Panels_b b = panels_b(block, begin, depth, j, cols, scratch.b);
+            const Panels_b b = panels_b(begin, depth, j, cols, scratch.b);
             for (int64_t panel = 0; panel < panels; ++panel) {
                 const int64_t top = cut(rows, panel, panels), row = row_begin + top;
                 const int64_t height = cut(rows, panel + 1, panels) - top;
@@ -215,8 +212,8 @@ private:
                         for (int64_t i = 0; i < height; ++i) __builtin_prefetch(out + i * n_ + t, 1);
                     }
                     Micro::multiply(height, width, depth_.padded(depth), a.data, a.stride,
-                                    there ? b.there + t : b.packed + t * depth_.panel(depth),
-                                    there ? b.stride : ceil_div(width, Isa::lanes) * Isa::lanes * Isa::group,
+                                    there ? b.there + t : b.packed + t * depth_.padded(depth),
+                                    there ? b.stride : whole_vectors<Isa>(width) * Isa::group,
                                     sums + t, stride, block > 0);
                 }
                 if (!finishes || !last) continue;
@@ -245,8 +242,7 @@ private:
 
     // Terms [begin, begin + depth) and columns [j, j + cols): column panels one after the other, or,
     // but for a last one that is not whole, where they are.
-    Panels_b panels_b([[maybe_unused]] int64_t block, int64_t begin, int64_t depth, int64_t j,
-                      int64_t cols, Packed_b* to) const {
+    Panels_b panels_b(int64_t begin, int64_t depth, int64_t j, int64_t cols, Packed_b* to) const {
         if constexpr (packs_b) {
             int64_t first = 0;
             const Lines<ElemB> lines = cols_of(b_).from(j, begin);
@@ -260,18 +256,17 @@ private:
             pack_panels(lines, first, cols, depth, to);
             return panels;
         } else {
-            return {nullptr, 0, b_.data + panel_offset(block, begin, depth, j, n_)};
+            return {nullptr, 0, b_.data + panel_offset(begin, depth, j, n_)};
         }
     }
 
     // Column panels of lines [first, last), of which the first is a whole number of panels after `to`.
     static void pack_panels(const Lines<ElemB>& lines, int64_t first, int64_t last, int64_t depth,
                             Packed_b* to) {
-        using Pack_b = Packer<Isa, ElemB, Packed_b>;
+        using Pack_b = Packer<Isa, ElemB, Packed_b, Isa::flip_b>;
         const bool neighbours = lines.across == 1 && last - first > tile_cols;
         const int64_t slice = neighbours ? ceil_div(pack_terms<Packed_b>, Isa::step) * Isa::step : depth;
-        int64_t p = 0;
-        do {  // once even for no terms: what comes in front of them is read
+        for (int64_t p = 0; p < depth; p += slice) {
             // Pieces of rows of bytes are too short for the processor to see the next coming: a share of these is
             // fetched with each panel, row by row (256 x 4096 x 4096: 3 %; of floats, whose are longer, none).
             const bool fetches = sizeof(ElemB) == 1 && neighbours && p + 2 * slice <= depth;
@@ -286,16 +281,15 @@ private:
                         row += lines.along;
                     }
                 }
-                Pack_b::panel(lines.from(t, p), std::min<int64_t>(tile_cols, last - t),
-                              std::min(slice, depth - p), p, to + t * Depth<Isa>::panel(depth));
+                const int64_t width = std::min<int64_t>(tile_cols, last - t);
+                Pack_b::panel(lines.from(t, p), width, std::min(slice, depth - p),
+                              to + t * Depth<Isa>::padded(depth) + p * whole_vectors<Isa>(width));
             }
-            p += slice;
-        } while (p < depth);
+        }
     }
 
-    static int64_t panel_offset(int64_t block, int64_t begin, int64_t depth, int64_t j, int64_t n) {
-        return (begin + block * Isa::head * Isa::group) * (ceil_div(n, Isa::lanes) * Isa::lanes) +
-               j * Depth<Isa>::panel(depth);
+    static int64_t panel_offset(int64_t begin, int64_t depth, int64_t j, int64_t n) {
+        return begin * whole_vectors<Isa>(n) + j * Depth<Isa>::padded(depth);
     }
 
     template <class I, class Elem>
@@ -312,8 +306,7 @@ private:
 
 // Bytes that pack() writes for a B of k terms and n columns, to an address aligned to a cache line.
 template <class Isa> int64_t packed_bytes(int64_t n, int64_t k) {
-    const int64_t terms = Depth<Isa>::padded(k) + Depth<Isa>(k).blocks * Isa::head * Isa::group;
-    return terms * (ceil_div(n, Isa::lanes) * Isa::lanes) * int64_t{sizeof(typename Isa::Packed_b)};
+    return Depth<Isa>::padded(k) * whole_vectors<Isa>(n) * int64_t{sizeof(typename Isa::Packed_b)};
 }
 
 // B to its packed form, for any number of products with Packed<Isa>{to}.
@@ -327,7 +320,7 @@ void pack(Operand<Elem> b, typename Isa::Packed_b* to, int64_t n, int64_t k) {
             const int64_t block = task / panels, j = task % panels * Whole::tile_cols;
             const int64_t begin = all.begin(block), depth = all.begin(block + 1) - begin;
             Whole::pack_panels(cols_of(b).from(j, begin), 0, std::min<int64_t>(Whole::tile_cols, n - j),
-                               depth, to + Whole::panel_offset(block, begin, depth, j, n));
+                               depth, to + Whole::panel_offset(begin, depth, j, n));
         }
     });
 }

@@ -18,7 +18,7 @@ struct Avx512Bf16 : Avx512<float> {
     using Packed_b = opw::bf16;
     using Narrow = void;
     using Words = std::uint32_t __attribute__((vector_size(64)));
-    static constexpr int group = 2, step = 2, head = 0;
+    static constexpr int group = 2, step = 2, tail = 0;
 
     static Words broadcast(const opw::bf16* pair) {
         Words x;

@@ -11,16 +11,16 @@
 
 namespace gemm {
 
-// The unsigned operand is A. Signed elements of A are packed with their top bit flipped, which adds 128
-// to each; what that adds to the sums, 128 times the sums of B's columns, each panel of B has in front
-// (`head`), negated, where the sums start.
+// One operand has no sign. Where neither A nor B is such, B is packed with the top bits of its elements flipped,
+// which adds 128 to each; what that adds to the sums, 128 times the sums of A's rows, each row of packed A has
+// behind it (`tail`), negated, where the sums start. (A has fewer rows than B has columns where packing counts.)
 template <class Elem_a>
 struct Avx512Vnni : Avx512<std::int32_t> {
     using Thin = Avx512Vnni;
     using Packed_a = Elem_a;
     using Packed_b = std::int8_t;
-    static constexpr int group = 4, step = 4, head = std::is_signed_v<Elem_a>;
-    static constexpr std::uint32_t flip_a = head ? 0x80808080u : 0;
+    static constexpr int group = 4, step = 4, tail = std::is_signed_v<Elem_a>;
+    static constexpr std::uint32_t flip_b = tail ? 0x80808080u : 0;
 
     static Vec broadcast(const Elem_a* quad) {
         Vec x;
@@ -33,7 +33,11 @@ struct Avx512Vnni : Avx512<std::int32_t> {
         return x;
     }
     static Vec dot(Vec x, Vec y, Vec z) {
-        asm("vpdpbusd %2, %1, %0" : "+v"(z) : "v"(x), "v"(y));
+        if constexpr (tail) {
+            asm("vpdpbusd %1, %2, %0" : "+v"(z) : "v"(x), "v"(y));
+        } else {
+            asm("vpdpbusd %2, %1, %0" : "+v"(z) : "v"(x), "v"(y));
+        }
         return z;
     }
 };

@@ -16,9 +16,9 @@
 //   group                   how many neighbouring terms an instruction multiplies and adds in one lane;
 //                           group * sizeof(Packed) == sizeof(Acc)
 //   step                    packed operands have zeros up to a multiple of this many terms
-//   flip_a                  bits that packing flips in each word of A
-//   head                    1 where a panel of B has a row of words more, in front: what its sums start from
-//                           to undo the flips; else 0
+//   flip_b                  bits that packing flips in each word of B
+//   tail                    1 where the last word of a row of packed A's stride is what its sums start from, to
+//                           undo the flips; else 0
 //   Narrow                  the same with registers half as wide, for tiles that need no more; or void
 //
 // and, where `group` is not 1, a register of words and what is done with it:
@@ -52,8 +52,8 @@ template <class Elem> struct Widened {
     using Packed_a = Elem;
     using Packed_b = Elem;
     using Narrow = void;
-    static constexpr int group = 1, step = 1, head = 0;
-    static constexpr std::uint32_t flip_a = 0;
+    static constexpr int group = 1, step = 1, tail = 0;
+    static constexpr std::uint32_t flip_b = 0;
 };
 
 // Keeps a compiler from knowing a value: it neither rewrites an address (with three strides of A in registers,
@@ -73,22 +73,14 @@ void micro_kernel(int64_t depth, const typename Isa::Packed_a* a, int64_t lda,
                   int last, bool add) {
     using Vec = typename Isa::Vec;
     constexpr int lanes = Isa::lanes, group = Isa::group, fours = (Rows + 3) / 4;
-    Vec start[Vectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) {
-        if constexpr (Isa::head) {
-            start[v] = Isa::words(b + v * lanes * group);
-        } else {
-            start[v] = Vec{};
-        }
-    }
-    b += Isa::head * ldb;
     Vec sums[Rows][Vectors];
 #pragma GCC unroll 16
     for (int i = 0; i < Rows; ++i) {
+        Vec start{};
+        if constexpr (Isa::tail) start = Isa::broadcast(a + (i + 1) * lda - group);
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; ++v) {
-            sums[i][v] = start[v];
+            sums[i][v] = start;
             __builtin_prefetch(c + i * ldc + v * lanes, 1);
         }
     }

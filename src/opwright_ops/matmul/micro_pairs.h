@@ -24,8 +24,8 @@ template <int Bytes> struct Pairs {
     using Packed_b = std::int16_t;
     using Narrow = void;
     using Vec = Vector<std::uint32_t, Bytes / 4>;
-    static constexpr int lanes = Bytes / 4, group = 2, step = 2, head = 0;
-    static constexpr std::uint32_t flip_a = 0;
+    static constexpr int lanes = Bytes / 4, group = 2, step = 2, tail = 0;
+    static constexpr std::uint32_t flip_b = 0;
 
     static Vec load(const std::int32_t* p) { return words_at(p); }
     static void store(std::int32_t* p, Vec x) { std::memcpy(p, &x, sizeof x); }

@@ -61,7 +61,8 @@ public:
     static constexpr int block = lanes * group;  // terms in as many words as there are lanes
 
     // `height` lines of `depth` terms, rows `stride` apart in `to`, which is written up to the next
-    // multiple of `block`, with zeros behind the terms. As many as `there` lines may be read.
+    // multiple of `block`, with zeros behind the terms. As many as `there` lines may be read. With
+    // Isa::tail, the last word of a row of A is what flipping B adds to its sums, negated.
     __attribute__((noinline)) static void rows(Lines<Elem> lines, int64_t height, int64_t there,
                                                int64_t depth, Packed* to, int64_t stride) {
         if (lines.along == 1) {
@@ -69,10 +70,14 @@ public:
                 const Elem* from = lines.data + i * lines.across;
                 // Of the next panel, which is far away: its row in this one's place.
                 const Elem* next = from + (i + height < there ? height * lines.across : 0);
+                Added added{};
                 for (int64_t p = 0; p < depth; p += block) {
                     __builtin_prefetch(next + p, 0, 2);
-                    store(to + i * stride + p, load(from + p, std::min<int64_t>(block, depth - p)));
+                    const Words words = load(from + p, std::min<int64_t>(block, depth - p));
+                    store(to + i * stride + p, words);
+                    added = add_flips(words, added);
                 }
+                store_tail(to + (i + 1) * stride - group, added);
             }
             return;
         }
@@ -86,25 +91,35 @@ public:
                     store(to + (i + line) * stride + p, words[line]);
                 }
             }
+            for (int64_t line = i; has_tails && line < std::min(i + lanes, height); ++line) {
+                Added added{};
+                for (int64_t p = 0; p < depth; p += block) {
+                    added = add_flips(words_at(to + line * stride + p), added);
+                }
+                store_tail(to + (line + 1) * stride - group, added);
+            }
         }
     }
 
-    // A panel of `width` lines, or of its terms from `begin` on the next `depth`, with zeros behind both: as
-    // many whole vectors a row as the lines need, and terms up to the next multiple of Isa::step. A part that
-    // is not the last is a multiple of that long.
-    static void panel(Lines<Elem> lines, int64_t width, int64_t depth, int64_t begin, Packed* to) {
-        const int64_t row = ceil_div(width, lanes) * block;
-        Packed* const words = to + (Isa::head + begin / group) * row;
-        terms(lines, width, depth, words);
-        if constexpr (Isa::head) {
-            // In front, what flipping A adds to the sums of each column, negated.
-            const int64_t groups = ceil_div(depth, Isa::step) * (Isa::step / group);
-            for (int64_t v = 0; v < row; v += block) {
-                Words added{};
-                for (int64_t q = 0; q < groups; ++q) {
-                    added = Isa::dot(Words{} + Isa::flip_a, Isa::words(words + q * row + v), added);
-                }
-                store(to + v, begin > 0 ? Isa::words(to + v) - added : -added);
+    // A panel of `width` lines, with zeros behind and, where there are more terms to come, without: as many
+    // whole vectors a row as the lines need, and terms up to the next multiple of Isa::step.
+    static void panel(Lines<Elem> lines, int64_t width, int64_t depth, Packed* to) {
+        const int64_t vectors = ceil_div(width, lanes), row = vectors * block;
+        const int64_t groups = ceil_div(depth, Isa::step) * (Isa::step / group);
+        if (lines.along == 1 && lines.across != 1) return panel_turned(lines, width, depth, to);
+        const int64_t whole = lines.across == 1 && depth >= group ? width / lanes : 0;
+        const int64_t full = depth / group;  // rows of words that have all their terms
+        for (int64_t q = 0; q < (whole > 0 ? full : 0); ++q) {
+            const Elem* const from = lines.from(0, q * group).data;
+#pragma GCC unroll 4
+            for (int64_t v = 0; v < whole; ++v) {
+                store(to + q * row + v * block, zip(from + v * lanes, lines.along));
+            }
+        }
+        for (int64_t v = 0; v < vectors; ++v) {
+            for (int64_t q = v < whole ? full : 0; q < groups; ++q) {
+                store(to + q * row + v * block,
+                      zip_part(lines.from(v * lanes, q * group), width - v * lanes, depth - q * group));
             }
         }
     }
@@ -112,9 +127,7 @@ public:
     // The words of one line: `block` terms next to each other.
     static Words load(const Elem* from) {
         if constexpr (sizeof(Elem) == sizeof(Packed)) {
-            Words words;
-            std::memcpy(&words, from, sizeof words);
-            return words ^ Flip;
+            return words_at(from) ^ Flip;
         } else if constexpr (group == 1) {
             return reinterpret_cast<Words>(Isa::load(from));
         } else {
@@ -140,8 +153,22 @@ public:
     }
 
 private:
+    using Added = typename Isa::Vec;
+    static constexpr bool has_tails = Isa::tail && Flip == 0;
+
+    static Added add_flips(Words words, Added added) {
+        if constexpr (has_tails) return Isa::dot(words, Words{} + Isa::flip_b, added);
+        return added;
+    }
+    static void store_tail(Packed* to, [[maybe_unused]] Added added) {
+        if constexpr (has_tails) {
+            const Word tail = -sum_of_lanes<Word>(added);
+            std::memcpy(to, &tail, sizeof tail);
+        }
+    }
+
     // Not inlined: it is long, and the other way, which is short, is.
-    __attribute__((noinline)) static void terms_turned(Lines<Elem> lines, int64_t width, int64_t depth,
+    __attribute__((noinline)) static void panel_turned(Lines<Elem> lines, int64_t width, int64_t depth,
                                                        Packed* to) {
         const int64_t vectors = ceil_div(width, lanes), row = vectors * block;
         const int64_t groups = ceil_div(depth, Isa::step) * (Isa::step / group);
@@ -157,27 +184,11 @@ private:
         }
     }
 
-    static void terms(Lines<Elem> lines, int64_t width, int64_t depth, Packed* to) {
-        const int64_t vectors = ceil_div(width, lanes), row = vectors * block;
-        const int64_t groups = ceil_div(depth, Isa::step) * (Isa::step / group);
-        if (lines.along == 1 && lines.across != 1) return terms_turned(lines, width, depth, to);
-        const int64_t whole = lines.across == 1 && depth >= group ? width / lanes : 0;
-        const int64_t full = depth / group;  // rows of words that have all their terms
-        for (int64_t q = 0; q < (whole > 0 ? full : 0); ++q) {
-            const Elem* const from = lines.from(0, q * group).data;
-#pragma GCC unroll 4
-            for (int64_t v = 0; v < whole; ++v) {
-                store(to + q * row + v * block, zip(from + v * lanes, lines.along));
-            }
-        }
-        for (int64_t v = 0; v < vectors; ++v) {
-            for (int64_t q = v < whole ? full : 0; q < groups; ++q) {
-                store(to + q * row + v * block,
-                      zip_part(lines.from(v * lanes, q * group), width - v * lanes, depth - q * group));
-            }
-        }
+    static Words words_at(const void* from) {
+        Words words;
+        std::memcpy(&words, from, sizeof words);
+        return words;
     }
-
     static void store(Packed* to, Words words) { std::memcpy(to, &words, sizeof words); }
 
     // A word of each of `lanes` neighbouring lines whose terms are `along` apart.

@@ -43,17 +43,17 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
     using Acc = typename Isa::Acc;
     using Packed_a = typename Isa::Packed_a;
     using Packed_b = typename Isa::Packed_b;
-    using Pack_a = Packer<Isa, ElemA, Packed_a, Isa::flip_a>;
+    using Pack_a = Packer<Isa, ElemA, Packed_a>;
+    using Pack_b = Packer<Isa, ElemB, Packed_b, Isa::flip_b>;
     using Micro = Tile<Isa>;
     static_assert(dot_depth<Packed_b> % Isa::step == 0 && turned_depth<Packed_b> % Isa::step == 0);
     constexpr int64_t piece = dot_bytes / sizeof(ElemB);
     static_assert(piece % Micro::cols == 0);
-    constexpr int64_t room = std::max((turned_depth<Packed_b> + Isa::group) * Micro::cols,
-                                      (dot_depth<Packed_b> + Isa::group) * piece);
+    constexpr int64_t room = std::max(turned_depth<Packed_b> * Micro::cols, dot_depth<Packed_b> * piece);
 
     const bool turned = b.across != 1;
     const int64_t depth = turned ? turned_depth<Packed_b> : dot_depth<Packed_b>;
-    const int64_t stride = ceil_div(depth, Pack_a::block) * Pack_a::block;
+    const int64_t stride = (ceil_div(depth, Pack_a::block) + Isa::tail) * Pack_a::block;
     const int64_t chunks = ceil_div(k, depth);
     Packed_a* packed = scratch<Packed_a>(std::max<int64_t>(1, chunks) * few * stride);
     for (int64_t c = 0; c < chunks; ++c) {
@@ -77,7 +77,7 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
                 const Packed_a* rows = packed + c * few * stride;
                 for (int64_t t = 0; t < cols; t += at_once) {
                     const int64_t wide = std::min(at_once, cols - t);
-                    const int64_t row = ceil_div(wide, Isa::lanes) * Isa::lanes * Isa::group;
+                    const int64_t row = whole_vectors<Isa>(wide) * Isa::group;
                     // Row by row, and `at_once`, which a compiler does not know: unrolled, they come too fast for
                     // the processor to take all (bf16, 1 row: 1.65 ms, else 2.1).
                     for (int64_t p = 0; p < terms && !turned; ++p) {
@@ -86,7 +86,7 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
                             __builtin_prefetch(ahead + u, 0, 2);
                         }
                     }
-                    Packer<Isa, ElemB, Packed_b>::panel(b.from(j + t, c * depth), wide, terms, 0, panel);
+                    Pack_b::panel(b.from(j + t, c * depth), wide, terms, panel);
                     for (int64_t part = 0; part < parts; ++part) {
                         const int64_t top = cut(few, part, parts), end = cut(few, part + 1, parts);
                         for (int64_t u = 0; u < wide; u += Micro::cols) {
@@ -102,18 +102,6 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
     });
 }
 
-// The sum of all lanes, in an order that depends on their number alone.
-template <class Acc, class Vec> Acc sum_of_lanes(Vec x) {
-    constexpr int lanes = sizeof(Vec) / sizeof(Acc);
-    using Sum = std::conditional_t<std::is_integral_v<Acc>, std::uint32_t, Acc>;
-    Sum each[lanes];
-    std::memcpy(each, &x, sizeof x);
-    for (int half = lanes / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; ++i) each[i] += each[i + half];
-    }
-    return static_cast<Acc>(each[0]);
-}
-
 // Bytes by which lines of two and four dot products at a time are fetched ahead; one is so short that the
 // processor looks as far ahead by itself. (bf16, 4096 x 4096, 4 lines: 2.4 ms instead of 3.5.)
 constexpr int64_t dots_ahead = 4096;
@@ -127,37 +115,39 @@ void few_lines_of_dots(const void* packed, int64_t few, int64_t stride, const Li
     using Vec = typename Isa::Vec;
     using Packed_few = std::conditional_t<Turned, typename Isa::Packed_b, typename Isa::Packed_a>;
     using Packed_many = std::conditional_t<Turned, typename Isa::Packed_a, typename Isa::Packed_b>;
-    using Pack = Packer<Isa, Elem, Packed_many, Turned ? Isa::flip_a : 0>;
+    using Pack = Packer<Isa, Elem, Packed_many, Turned ? 0 : Isa::flip_b>;
     constexpr int chains = Few == 1 ? 8 : Few == 2 ? 4 : 2;  // 8 sums in flight hide the latency
     constexpr int64_t block = Pack::block, at_once = 64;
     const auto* factors = static_cast<const Packed_few*>(packed);
     const int64_t grain = ceil_div(work_per_thread, Few * std::max<int64_t>(k, 1));
     opw::parallel_for(count, grain, [=](int64_t begin, int64_t end) {
         Acc sums[Few * at_once];
+        Vec start[Few] = {};
+        if constexpr (Isa::tail && !Turned) {
+            for (int f = 0; f < Few; ++f) {
+                std::memcpy(&start[f], factors + (f + 1) * stride - Isa::group, sizeof(Acc));
+            }
+        }
         for (int64_t first = begin; first < end; first += at_once) {
             const int64_t lines = std::min(at_once, end - first);
             for (int64_t line = 0; line < lines; ++line) {
                 const Elem* at = many.from(first + line, 0).data;
                 Vec part[Few][chains] = {};
-                [[maybe_unused]] Vec added[Few] = {};
+                for (int f = 0; f < Few; ++f) part[f][0] = start[f];
+                [[maybe_unused]] Vec added{};
                 const auto step = [&](auto words, int64_t p, int chain) {
 #pragma GCC unroll 4
                     for (int f = 0; f < Few; ++f) {
                         if constexpr (Turned) {
                             const auto other = Isa::words(factors + f * stride + p);
                             part[f][chain] = Isa::dot(words, other, part[f][chain]);
-                            if constexpr (Isa::head) {
-                                added[f] = Isa::dot(Vec{} + Isa::flip_a, other, added[f]);
-                            }
                         } else {
                             typename Pack::Words other;
                             std::memcpy(&other, factors + f * stride + p, sizeof other);
                             part[f][chain] = Isa::dot(other, words, part[f][chain]);
                         }
                     }
-                    if constexpr (Isa::head && !Turned) {
-                        added[0] = Isa::dot(Vec{} + Isa::flip_a, words, added[0]);
-                    }
+                    if constexpr (Isa::tail && Turned) added = Isa::dot(words, Vec{} + Isa::flip_b, added);
                 };
                 int64_t p = 0;
                 for (; p + chains * block <= k; p += chains * block) {
@@ -173,7 +163,7 @@ void few_lines_of_dots(const void* packed, int64_t few, int64_t stride, const Li
                 for (int f = 0; f < Few; ++f) {
 #pragma GCC unroll 8
                     for (int c = 1; c < chains; ++c) part[f][0] += part[f][c];
-                    if constexpr (Isa::head) part[f][0] -= added[Turned ? f : 0];
+                    if constexpr (Isa::tail && Turned) part[f][0] -= added;
                     sums[f * at_once + line] = sum_of_lanes<Acc>(part[f][0]);
                 }
             }
@@ -186,8 +176,8 @@ template <class Isa, bool Turned, class ElemF, class ElemM, class To>
 void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>& many, int64_t count,
                  int64_t k, const To& to) {
     using Packed_few = std::conditional_t<Turned, typename Isa::Packed_b, typename Isa::Packed_a>;
-    using Pack = Packer<Isa, ElemF, Packed_few, Turned ? 0 : Isa::flip_a>;
-    const int64_t stride = std::max<int64_t>(1, ceil_div(k, Pack::block)) * Pack::block;
+    using Pack = Packer<Isa, ElemF, Packed_few, Turned ? Isa::flip_b : 0>;
+    const int64_t stride = (std::max<int64_t>(1, ceil_div(k, Pack::block)) + Isa::tail) * Pack::block;
     const int64_t held = few == 3 ? 4 : few;  // one of zeros, not a kernel more
     Packed_few* packed = scratch<Packed_few>(held * stride);
     Pack::rows(few_lines, few, few, k, packed, stride);

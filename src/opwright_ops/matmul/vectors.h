@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 namespace gemm {
@@ -16,6 +18,11 @@ template <class Elem, int Count> struct Register {
 template <class Elem, int Count> using Vector = typename Register<Elem, Count>::type;
 
 constexpr int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+// Lanes of the registers that `count` elements take.
+template <class Isa> constexpr int64_t whole_vectors(int64_t count) {
+    return ceil_div(count, Isa::lanes) * Isa::lanes;
+}
 
 // Where part `index` begins when `size` is cut into `parts` that differ by 1 at most.
 constexpr int64_t cut(int64_t size, int64_t index, int64_t parts) {
@@ -50,6 +57,22 @@ template <class Half> auto join(Half x, Half y) {
 template <class Words, int... I>
 Words turn(Words x, std::integer_sequence<int, I...>) {
     return __builtin_shufflevector(x, x, (I / 16 * 16 + I % 4 * 4 + I / 4 % 4)...);
+}
+
+// Lanes `First`, `First + 1`, ...
+template <int First, class Vec, int... I> auto lanes_from(Vec x, std::integer_sequence<int, I...>) {
+    return __builtin_shufflevector(x, x, (First + I)...);
+}
+
+// The sum of all lanes, halves onto halves. (A loop over an array of them takes 5 times as long.)
+template <class Acc, class Vec> Acc sum_of_lanes(Vec x) {
+    constexpr int half = sizeof x / sizeof x[0] / 2;
+    if constexpr (half == 1) {
+        return static_cast<Acc>(x[0] + x[1]);
+    } else {
+        using Half = std::make_integer_sequence<int, half>;
+        return sum_of_lanes<Acc>(lanes_from<0>(x, Half{}) + lanes_from<half>(x, Half{}));
+    }
 }
 
 // As many registers as each has lanes. Interleaving register i with i + lanes / 2 moves the top bit of a
