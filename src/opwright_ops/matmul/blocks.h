@@ -18,12 +18,15 @@ namespace gemm {
 // depth x `cols` (`COLS_64` times 64) is the packed part of B that is read again for every row panel: 1 MiB,
 // from L2, and from L3 where L2 is smaller. (Half as much has A packed twice as often: 4096 x 4096 x 32 in
 // f32 takes 6 % longer, 2048^3 in bytes 3 %.)
-// Of doubles, whose panels are half as wide, half as many columns of as many terms as floats have.
+// Of doubles, whose panels are half as wide, half as many columns of as many terms as floats have. Of bytes
+// twice as many terms, where 12 rows of them leave room in L1: C is added to half as often, which counts where
+// terms cost so little (2048^3: 3 %).
 // `rows` bounds the sums that an output of another type needs beside it (rows x cols, 4 MiB, in L3), and
 // is large enough that packing B again for the next rows costs less than 1 % of using it.
-template <class Packed> struct Blocks {
-    static constexpr bool doubles = sizeof(Packed) == 8;
-    static constexpr std::int64_t depth = DEPTH_LINES * 64 / sizeof(Packed) * (doubles ? 2 : 1),
+template <class Isa> struct Blocks {
+    using Packed = typename Isa::Packed_b;
+    static constexpr bool doubles = sizeof(Packed) == 8, bytes = sizeof(Packed) == 1 && Isa::rows <= 12;
+    static constexpr std::int64_t depth = DEPTH_LINES * 64 / sizeof(Packed) * (doubles || bytes ? 2 : 1),
                                   cols = COLS_64 * (doubles ? 32 : 64), rows = 1024;
     static_assert(DEPTH_LINES % 2 == 0);
 };

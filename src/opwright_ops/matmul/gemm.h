@@ -50,7 +50,7 @@ template <class Isa> struct Packed {
 
 // How the terms are cut into blocks: a matter of k alone.
 template <class Isa> class Depth {
-    using Block = Blocks<typename Isa::Packed_b>;
+    using Block = Blocks<Isa>;
     static_assert(Block::depth % Isa::step == 0 && Isa::step % Isa::group == 0);
 
 public:
@@ -73,7 +73,7 @@ template <class Isa, class ElemA, class SourceB, class Out, class Epilogue> clas
     using Packed_a = typename Isa::Packed_a;
     using Packed_b = typename Isa::Packed_b;
     using ElemB = typename SourceB::Element;
-    using Block = Blocks<Packed_b>;
+    using Block = Blocks<Isa>;
     // A line more than a power of two: the rows of a panel do not compete for one set of L1.
     static constexpr int64_t a_stride = Block::depth + 64 / sizeof(Packed_a);
     using Micro = Tile<Isa>;

@@ -15,9 +15,6 @@ Array = NDArray[Any]
 FLOATS = ["f32", "f64", "bf16", "f16"]
 # Of packed panels (blocks.h): terms, in cache lines of a row of A, and columns of B, in 64s.
 BLOCKS = {"DEPTH_LINES": [16, 8, 24, 32], "COLS_64": [16, 2, 4, 8, 32]}
-# Twice the depth: C is added to half as often, which counts where the terms cost so little (2048^3: 3 %).
-BYTE_BLOCKS = BLOCKS | {"DEPTH_LINES": [32, 8, 16, 24]}
-
 # A third less code than -O3, as fast within 3 % at 16 of 17 shapes (AVX2, f32; 7 % less at one).
 # The rungs above stay with -O3: there products of few rows lose up to a quarter.
 SMALL = ["-O2"]
@@ -123,7 +120,7 @@ matmul.kernels(
         change="dot products of four bytes, 64 multiply-adds an instruction",
         isa="avx512_vnni",
         dtypes=["i8", "u8", "i32"],
-        tune=BYTE_BLOCKS,
+        tune=BLOCKS,
         threads=True,
         strided=True,
     ),
