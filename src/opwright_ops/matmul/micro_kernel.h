@@ -79,10 +79,7 @@ void micro_kernel(int64_t depth, const typename Isa::Packed_a* a, int64_t lda,
         Vec start{};
         if constexpr (Isa::tail) start = Isa::broadcast(a + (i + 1) * lda - group);
 #pragma GCC unroll 4
-        for (int v = 0; v < Vectors; ++v) {
-            sums[i][v] = start;
-            __builtin_prefetch(c + i * ldc + v * lanes, 1);
-        }
+        for (int v = 0; v < Vectors; ++v) sums[i][v] = start;
     }
     const int64_t strides[4] = {0, opaque(lda), 2 * opaque(lda), opaque(3 * lda)};
     const typename Isa::Packed_a* rows[fours];
