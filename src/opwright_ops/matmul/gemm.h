@@ -205,6 +205,9 @@ private:
                     sums = out;
                     stride = n_;
                 }
+                const Ahead next = panel + 1 < panels ? rows_ahead(row + height, begin)
+                                   : !last            ? rows_ahead(row_begin, begin + depth)
+                                                      : nothing_ahead(a.data);
                 for (int64_t t = 0; t < cols; t += tile_cols) {
                     const int64_t width = std::min<int64_t>(tile_cols, cols - t);
                     const bool there = width == tile_cols && b.there;
@@ -215,7 +218,8 @@ private:
                     Micro::multiply(height, width, depth_.padded(depth), a.data, a.stride,
                                     there ? b.there + t : b.packed + t * depth_.padded(depth),
                                     there ? b.stride : whole_vectors<Isa>(width) * Isa::group,
-                                    sums + t, stride, block > 0);
+                                    sums + t, stride, block > 0,
+                                    t + tile_cols < cols ? nothing_ahead(a.data) : next);
                 }
                 if (!finishes || !last) continue;
                 for (int64_t i = 0; i < height; ++i) {
@@ -223,6 +227,13 @@ private:
                 }
             }
         }
+    }
+
+    // Rows of A from `row` on, and their terms from `begin`.
+    Ahead rows_ahead(int64_t row, int64_t begin) const {
+        constexpr int64_t size = sizeof(ElemA);
+        const Lines<ElemA> lines = rows_of(a_).from(row, begin);
+        return {reinterpret_cast<const char*>(lines.data), lines.across * size, lines.along * size * Isa::group};
     }
 
     // The lines of a tile of C.

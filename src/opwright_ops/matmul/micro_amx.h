@@ -71,12 +71,12 @@ public:
 
     // As micro_kernel(). Rows of `a` up to a multiple of 16 are read; they may hold anything.
     static void multiply(int64_t height, int64_t width, int64_t depth, const Packed_a* a, int64_t lda,
-                         const Packed_b* b, int64_t ldb, Acc* c, int64_t ldc, bool add) {
+                         const Packed_b* b, int64_t ldb, Acc* c, int64_t ldc, bool add, const Ahead& next) {
         const bool low = height > side, right = width > side;
-        if (low && right) return multiply_tiles<true, true>(height, width, depth, a, lda, b, ldb, c, ldc, add);
-        if (low) return multiply_tiles<true, false>(height, width, depth, a, lda, b, ldb, c, ldc, add);
-        if (right) return multiply_tiles<false, true>(height, width, depth, a, lda, b, ldb, c, ldc, add);
-        multiply_tiles<false, false>(height, width, depth, a, lda, b, ldb, c, ldc, add);
+        if (low && right) return multiply_tiles<true, true>(height, width, depth, a, lda, b, ldb, c, ldc, add, next);
+        if (low) return multiply_tiles<true, false>(height, width, depth, a, lda, b, ldb, c, ldc, add, next);
+        if (right) return multiply_tiles<false, true>(height, width, depth, a, lda, b, ldb, c, ldc, add, next);
+        multiply_tiles<false, false>(height, width, depth, a, lda, b, ldb, c, ldc, add, next);
     }
 
 private:
@@ -84,13 +84,15 @@ private:
     template <bool Low, bool Right>
     static void multiply_tiles(int64_t height, int64_t width, int64_t depth, const Packed_a* a,
                                int64_t lda, const Packed_b* b, int64_t ldb, Acc* c, int64_t ldc,
-                               bool add) {
+                               bool add, const Ahead& next) {
         start<0>(height, width, c, ldc, add);
         if constexpr (Right) start<1>(height, width, c, ldc, add);
         if constexpr (Low) start<2>(height, width, c, ldc, add);
         if constexpr (Low && Right) start<3>(height, width, c, ldc, add);
         const int64_t a_bytes = lda * int64_t{sizeof(Packed_a)}, b_bytes = ldb * int64_t{sizeof(Packed_b)};
         for (int64_t p = 0; p < depth; p += Isa::step, a += Isa::step, b += side * ldb) {
+            const char* const ahead = next.at + p / Isa::group * next.along;
+            for (int64_t i = 0; i < (Low ? 2 * side : side); ++i) __builtin_prefetch(ahead + i * next.across);
             amx::load<6>(b, b_bytes);
             amx::load<4>(a, a_bytes);
             Isa::template multiply_add<0, 4, 6>();

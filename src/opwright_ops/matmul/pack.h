@@ -68,11 +68,8 @@ public:
         if (lines.along == 1) {
             for (int64_t i = 0; i < height; ++i) {
                 const Elem* from = lines.data + i * lines.across;
-                // Of the next panel, which is far away: its row in this one's place.
-                const Elem* next = from + (i + height < there ? height * lines.across : 0);
                 Added added{};
                 for (int64_t p = 0; p < depth; p += block) {
-                    __builtin_prefetch(next + p, 0, 2);
                     const Words words = load(from + p, std::min<int64_t>(block, depth - p));
                     store(to + i * stride + p, words);
                     added = add_flips(words, added);

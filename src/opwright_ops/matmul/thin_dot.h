@@ -95,7 +95,7 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
                         for (int64_t u = 0; u < wide; u += Micro::cols) {
                             Micro::multiply(end - top, std::min<int64_t>(Micro::cols, wide - u), padded,
                                             rows + top * stride, stride, panel + u * Isa::group, row,
-                                            sums + top * width + t + u, width, c > 0);
+                                            sums + top * width + t + u, width, c > 0, nothing_ahead(panel));
                         }
                     }
                 }
