@@ -48,7 +48,7 @@ class Output:
         return Console(file=self._stdout, width=None if self._stdout.isatty() else PIPE_WIDTH)
 
     def say(self, text: Any = "") -> None:
-        """Print ``text`` (a string or a rich renderable) on stdout, but not beside JSON.
+        """Print ``text`` (a string or a rich table) on stdout, but not beside JSON.
 
         A table that does not fit the terminal is as wide as it has to be: nothing in it is lost.
         """
@@ -60,9 +60,16 @@ class Output:
         from rich.measure import Measurement
 
         unbounded = self._console.options.update(width=10_000)
+        for column in text.columns:
+            if column.no_wrap:  # of which rich would keep the longest word
+                cells = (column.header, *column.cells)
+                measured = [Measurement.get(self._console, unbounded, cell) for cell in cells]
+                column.min_width = max(measure.maximum for measure in measured)
         needed = Measurement.get(self._console, unbounded, text).minimum
-        width = max(self._console.width, needed)
-        self._console.print(text, highlight=False, markup=False, width=width, crop=False)
+        shown = self._console.width
+        self._console.width = max(shown, needed)  # a width given to print is cut to the console's
+        self._console.print(text, highlight=False, markup=False)
+        self._console.width = shown
 
     def write(self, text: str) -> None:
         """Put ``text``, a document for another program, on stdout as it is."""
