@@ -55,6 +55,12 @@ def test_what_does_not_fit_becomes_the_nearer_end(rung: Any) -> None:
     assert of_sums(rung, [2, -2], scale=3e38, out_scale=1e-38) == [127, -128]
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_what_is_no_number_becomes_the_lower_end(rung: Any, activation: str) -> None:
+    infinite = {"scale": 3e38, "out_scale": 1.0, "zero_point": 5}
+    assert of_sums(rung, [-2, 2, 0], activation=activation, **infinite) == [-128, 127, 5]
+
+
 @pytest.mark.parametrize("n", [1, 16, 37, 130])
 def test_bias_is_added_beyond_32_bits_and_to_its_own_column(rung: Any, n: int) -> None:
     for batch, k in ((1, 70), (17, 33)):
