@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import math
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from opwright.catalog.shapes import Used
     from opwright.history.store import History
 
+# Seconds of the units of durations.
+_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 # Where stdout is a file or a pipe, each row of a table is one line.
 PIPE_WIDTH = 400
 
@@ -202,15 +204,13 @@ def dtypes_of(spec: OperatorSpec, text: str | None) -> list[Mapping[str, DType]]
     return None if text is None else list(parse_dtypes(spec.signature, text))
 
 
-def seconds(value: str | float) -> float:
-    """A duration on the command line: from a tenth of a second to a day, never infinity or NaN."""
-    try:
-        duration = float(value)
-    except ValueError:
-        duration = math.nan
-    if not 0.1 <= duration <= 86400:
-        raise click.BadParameter(f"{value!r} is no number of seconds from 0.1 to 86400")
-    return duration
+def duration(value: str | float) -> float:
+    """Seconds of ``60``, ``60s``, ``2m``, ``500ms`` or ``1h``: from a millisecond to a day."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|)", str(value).strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0.001 <= seconds <= 86400:
+        raise click.BadParameter(f"{value!r} is no duration such as 60s, 2m or 500ms, up to a day")
+    return seconds
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
