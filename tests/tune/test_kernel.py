@@ -18,7 +18,7 @@ from cli.tool import declare, empty_history, operator, plain
 from operators import RIGHT
 from opwright.backends.cpu.device import CpuDevice
 from opwright.backends.registry import backend_named
-from opwright.bench.measure import Setup
+from opwright.bench.measure import CacheState, Setup
 from opwright.catalog.find import Target, find
 from opwright.dispatch.choose import choose, forget
 from opwright.history.records import Configuration
@@ -93,9 +93,11 @@ def ladder(folder: Path, *modes: str, body: str = BODY) -> Target:
     return operator(folder, {n: plain(body, USLEEP) for n in names}, rows)
 
 
-def all_tuned(target: Target, history: History, budget: float = 120.0) -> dict[str, Tuned]:
+def all_tuned(
+    target: Target, history: History, budget: float = 120.0, cache: CacheState = "warm"
+) -> dict[str, Tuned]:
     """All kernels of ``target`` tuned at n=300, by name, in the order in which they were done."""
-    setup = Setup(selected_case(target.spec, F32, "300"), 1, "warm")
+    setup = Setup(selected_case(target.spec, F32, "300"), 1, cache)
     run = history.start_run("tune", backend_named("cpu").probe().fingerprint, {})
     rows = target.kernels
     found = tune(target.spec, rows, target.reference, setup, budget, history, run)
@@ -363,6 +365,12 @@ def test_calls_know_the_times_of_kernels_that_were_passed_over(
     assert all_tuned(target, history)["cpu_v2"].passed_over
     chosen = choose(target.spec, "", F32, {"n": 300})
     assert (chosen.kernel, chosen.params) == ("cpu_v1", {"MODE": 9})
+
+
+def test_times_in_cold_caches_choose_no_kernel_for_calls(tmp_path: Path, history: History) -> None:
+    target = ladder(tmp_path, "[1, 9]", "[0, 2]", body=SLEEPS)
+    assert all_tuned(target, history, cache="cold")["cpu_v2"].passed_over
+    assert choose(target.spec, "", F32, {"n": 300}).kernel == "cpu_v2"
 
 
 def test_a_fast_kernel_that_is_wrong_elsewhere_keeps_none_from_being_tuned(
