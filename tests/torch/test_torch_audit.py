@@ -244,16 +244,22 @@ def test_bench_weights_the_shapes_by_calls() -> None:
         (["{file}:missing"], 2, "no function missing"),
         (["{file}:wrong"], 2, "RuntimeError: as planned"),
         (["{file}:number"], 2, "returns a int"),
+        (["{file}:nested"], 2, "the model of {file}:nested fails on its inputs: TypeError: "),
+        (["{file}:pair", "--train"], 2, "AttributeError: 'tuple' object has no attribute 'sum'"),
         (["{file}:number", "--fail-on", "everything"], 2, "everything"),
     ],
 )
 def test_what_cannot_be_run(tmp_path: Path, words: list[str], code: int, message: str) -> None:
     file = tmp_path / "my_model.py"
     file.write_text(
-        "def wrong():\n    raise RuntimeError('as planned')\n\ndef number():\n    return 3\n"
+        "import torch\n\n"
+        "def wrong():\n    raise RuntimeError('as planned')\n\n"
+        "def number():\n    return 3\n\n"
+        "def nested():\n    return torch.nn.Linear(3, 3), (torch.ones(3),)\n\n"
+        "def pair():\n    return lambda x: (x, x), torch.ones(3)\n"
     )
     result = run(*[w.replace("{file}", str(file)) for w in words])
-    assert result.exit_code == code and message in result.output
+    assert result.exit_code == code and message.replace("{file}", str(file)) in result.output
 
 
 PLUGIN = {
