@@ -209,6 +209,17 @@ def test_shapes_that_are_not_there(saved: str, tmp_path: Path) -> None:
         shapes_from(str(tmp_path / "other.json"), matmul)
 
 
+@pytest.mark.parametrize("name", ["calls", "seconds"])
+@pytest.mark.parametrize("value", [None, "2", [], -1, True, float("nan"), float("inf")])
+def test_counts_that_are_no_numbers(saved: str, name: str, value: Any) -> None:
+    content = json.loads(Path(saved).read_text())
+    for row in content["operators"]:
+        row[name] = value
+    Path(saved).write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=f"a damaged audit: {name} of aten::addmm is"):
+        shapes_from(saved, matmul)
+
+
 def test_verify_takes_the_shapes_of_an_audit(saved: str) -> None:
     words = ["verify", "threshold_activation/cpu_v2_branchfree", "--json"]
     result = CliRunner().invoke(main, [*words, "--shapes-from", f"{saved}:aten::tanh"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,15 @@ def _used(signature: Signature, row: Any, positions: tuple[int, ...] | None) -> 
         dims, leading = signature.settle_dims(shapes)
     except (OpwrightError, TypeError):
         return None
-    return Used(shape_text(signature, dims, leading), dtypes, row["calls"], row["seconds"])
+    shape = shape_text(signature, dims, leading)
+    return Used(shape, dtypes, _counted(row, "calls"), _counted(row, "seconds"))
+
+
+def _counted(row: Any, name: str) -> Any:
+    found = row[name]
+    if type(found) not in (int, float) or not 0 <= found < math.inf:
+        raise ValueError(f"{name} of {row['operator']} is {found!r}, no number from 0 up")
+    return found
 
 
 def _numpy(name: str) -> np.dtype[Any]:
