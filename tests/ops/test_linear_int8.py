@@ -75,6 +75,15 @@ def test_bias_is_added_beyond_32_bits_and_to_its_own_column(rung: Any, n: int) -
         )
 
 
+def test_sums_that_no_float_holds_cancel_with_the_bias(rung: Any) -> None:
+    k = 1101  # 127 * 127 * 1101 is odd and more than 2^24
+    for batch in (1, 17):
+        x, w = np.full((batch, k), 127, np.int8), np.full((5, k), 127, np.int8)
+        bias = np.arange(5, dtype=np.int32) - 127 * 127 * k
+        result = rung(x, w, bias, scale=1.0, out_scale=1.0)
+        np.testing.assert_array_equal(result, np.tile(np.arange(5), (batch, 1)))
+
+
 def test_unsigned_inputs_are_not_signed(rung: Any) -> None:
     x, w = np.full((2, 9), 200, np.uint8), np.full((3, 9), -1, np.int8)
     result = rung(x, w, np.zeros(3, np.int32), scale=1.0, out_scale=100.0)
