@@ -216,7 +216,7 @@ def test_counts_that_are_no_numbers(saved: str, name: str, value: Any) -> None:
     for row in content["operators"]:
         row[name] = value
     Path(saved).write_text(json.dumps(content))
-    with pytest.raises(UsageError, match=f"a damaged audit: {name} of aten::addmm is"):
+    with pytest.raises(UsageError, match=f"a damaged audit: {name} of aten::.* is .*, no number"):
         shapes_from(saved, matmul)
 
 

@@ -64,6 +64,7 @@ def _shapes_of(content: Any, text: str, spec: OperatorSpec) -> list[Used]:
     found: dict[tuple[str, tuple[str, ...]], Used] = {}
     for row in content["operators"]:
         operator = row["operator"]
+        _check_counts(row)
         matched = next((n for n in names if operator == n or operator.startswith(f"{n}.")), None)
         if matched is None:
             continue
@@ -99,6 +100,13 @@ def _read(path: Path) -> Any:
     return content
 
 
+def _check_counts(row: Any) -> None:
+    for name in ("calls", "seconds"):
+        if type(row[name]) not in (int, float) or not 0 <= row[name] < math.inf:
+            what = f"{name} of {row['operator']} is {row[name]!r}"
+            raise ValueError(f"{what}, no number from 0 up")
+
+
 def _names(spec: OperatorSpec) -> dict[str, tuple[int, ...] | None]:
     """torch's names for the operator, and the positions of its tensors where they are not first."""
     names: dict[str, tuple[int, ...] | None] = {f"opwright::{spec.name}": None}
@@ -119,15 +127,7 @@ def _used(signature: Signature, row: Any, positions: tuple[int, ...] | None) -> 
         dims, leading = signature.settle_dims(shapes)
     except (OpwrightError, TypeError):
         return None
-    shape = shape_text(signature, dims, leading)
-    return Used(shape, dtypes, _counted(row, "calls"), _counted(row, "seconds"))
-
-
-def _counted(row: Any, name: str) -> Any:
-    found = row[name]
-    if type(found) not in (int, float) or not 0 <= found < math.inf:
-        raise ValueError(f"{name} of {row['operator']} is {found!r}, no number from 0 up")
-    return found
+    return Used(shape_text(signature, dims, leading), dtypes, row["calls"], row["seconds"])
 
 
 def _numpy(name: str) -> np.dtype[Any]:
