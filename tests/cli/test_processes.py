@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import pty
 import signal
@@ -16,6 +17,8 @@ import pytest
 
 from cli.tool import alive, children, declare, finish, operator, opwright, plain, start, wait_for
 from operators import RIGHT, SIGNATURE
+from opwright.cli.common import Output
+from opwright.cli.tables import plain_table
 
 
 def marking(mark: Path, then: str) -> str:
@@ -233,6 +236,25 @@ def test_any_width_of_the_terminal_will_do(
     if columns in ("0", "20"):
         right = at_a_terminal(folder / "cpu_right", COLUMNS=columns)
         assert "held" in "".join(right[0].split())
+
+
+def test_no_table_is_cropped_at_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr("sys.stdout", shown)
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("NO_COLOR", "1")
+    output = Output("bench", False)
+    table = plain_table("shape", "verdict", "time (median)", "change", right=["time (median)"])
+    table.add_row("m=127,n=8191,k=63", "held", "8.47 ms", "blocks kept in L1")
+    output.say(table)
+    for whole in ("m=127,n=8191,k=63", "held", "time (median)", "8.47 ms", "blocks"):
+        assert whole in shown.getvalue()
+    output.say("text " * 20)  # which the terminal wraps
+    assert shown.getvalue().endswith("text " * 20 + "\n")
 
 
 def test_a_declaration_that_prints_without_end_is_not_in_the_way(tmp_path: Path) -> None:

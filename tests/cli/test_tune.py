@@ -8,12 +8,13 @@ import signal
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from cli.tool import declare, finish, operator, opwright, plain, start, wait_for
 from operators import RIGHT
 from opwright.catalog.find import Target
-from opwright.cli.tune import duration_of
+from opwright.cli.common import duration
 from opwright.history.store import History
 
 USLEEP = 'extern "C" int usleep(unsigned);'
@@ -184,9 +185,11 @@ def test_a_kernel_that_cannot_win_has_one_line(
 
 
 def test_durations() -> None:
-    assert [duration_of(t) for t in ("60s", "2m", "500ms", "1h", "7", "1.5m")] == [
-        *(60, 120, 0.5, 3600, 7, 90)
-    ]
+    written = ("60s", "2m", "500ms", "1h", "7", "1.5m", 8.0)  # the last a default
+    assert [duration(value) for value in written] == [60, 120, 0.5, 3600, 7, 90, 8]
+    for value in ("nan", "inf", "-1", "0", "0.4ms", "2d", "25h", "1e1", ""):
+        with pytest.raises(click.BadParameter, match="is no duration such as 60s"):
+            duration(value)
 
 
 def test_ctrl_c_keeps_what_is_known_and_ends_with_130(target: Target) -> None:

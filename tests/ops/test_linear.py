@@ -88,6 +88,23 @@ def test_every_size_of_number(rung: tuple[Any, np.dtype[Any]], activation: str) 
     assert not wrong.any(), list(zip(y[wrong], got[wrong], expected[wrong], strict=True))[:5]
 
 
+def test_tails_keep_their_digits(rung: tuple[Any, np.dtype[Any]]) -> None:
+    y = np.linspace(-13, -0.5, 501).astype(rung[1]).astype(np.float64)
+    near = 2e-5 if rung[1] == F32 else 2.0**-8
+    gelu = np.array([0.5 * v * math.erfc(-v / math.sqrt(2)) for v in y])
+    np.testing.assert_allclose(through(rung, y, "gelu"), gelu, rtol=near)
+    np.testing.assert_allclose(through(rung, y, "silu"), y / (1 + np.exp(-y)), rtol=near)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_large_negative_numbers_leave_nothing(
+    rung: tuple[Any, np.dtype[Any]], activation: str
+) -> None:
+    # -1e38 times the reciprocal of the largest float would still be -0.3.
+    large = through(rung, np.array([-200.0, -1e10, -1e38, -3e38]), activation)
+    np.testing.assert_allclose(large, 0, atol=1e-30)
+
+
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 7, 5), (9, 33, 40), (13, 40, 300), (2, 65, 64)])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_bias_goes_with_its_column(

@@ -55,6 +55,12 @@ def test_what_does_not_fit_becomes_the_nearer_end(rung: Any) -> None:
     assert of_sums(rung, [2, -2], scale=3e38, out_scale=1e-38) == [127, -128]
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_what_is_no_number_becomes_the_lower_end(rung: Any, activation: str) -> None:
+    infinite = {"scale": 3e38, "out_scale": 1.0, "zero_point": 5}
+    assert of_sums(rung, [-2, 2, 0], activation=activation, **infinite) == [-128, 127, 5]
+
+
 @pytest.mark.parametrize("n", [1, 16, 37, 130])
 def test_bias_is_added_beyond_32_bits_and_to_its_own_column(rung: Any, n: int) -> None:
     for batch, k in ((1, 70), (17, 33)):
@@ -67,6 +73,15 @@ def test_bias_is_added_beyond_32_bits_and_to_its_own_column(rung: Any, n: int) -
             rung(x, w, bias, scale=1.0, out_scale=4.0)[batch - 1],
             np.clip(np.rint(np.arange(n) / 4), -128, 127),
         )
+
+
+def test_sums_that_no_float_holds_cancel_with_the_bias(rung: Any) -> None:
+    k = 1101  # 127 * 127 * 1101 is odd and more than 2^24
+    for batch in (1, 17):
+        x, w = np.full((batch, k), 127, np.int8), np.full((5, k), 127, np.int8)
+        bias = np.arange(5, dtype=np.int32) - 127 * 127 * k
+        result = rung(x, w, bias, scale=1.0, out_scale=1.0)
+        np.testing.assert_array_equal(result, np.tile(np.arange(5), (batch, 1)))
 
 
 def test_unsigned_inputs_are_not_signed(rung: Any) -> None:

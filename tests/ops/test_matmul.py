@@ -113,6 +113,21 @@ def test_columns_whose_terms_are_neighbours(rung: Any, dtype: np.dtype[Any]) -> 
 
 
 @each_dtype
+def test_more_rows_than_have_their_sums_in_a_cache(
+    rung: Any, dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A thread keeps the sums of 1024 rows at a time beside an output of 16 bits (blocks.h).
+    monkeypatch.setenv("OPWRIGHT_THREADS", "1")
+    m, n, k = 1037, 40, 530
+    a, b = signs((2048, k), dtype, seed=1), signs((k, n), dtype, seed=2)
+    out = np.full((2048, n), 99, dtype)
+    rung(a[:m], b, out=out[:m])
+    exact = (a[:m].astype(np.float64) @ b.astype(np.float64)).astype(dtype)
+    np.testing.assert_array_equal(out[:m], exact)
+    assert np.all(out[m:] == 99)
+
+
+@each_dtype
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 40), (40, 1), (13, 33)])
 def test_sums_are_not_rounded_on_their_way(rung: Any, dtype: np.dtype[Any], m: int, n: int) -> None:
     # One past the whole numbers that 16 bits hold: 257 in bfloat16 and 2049 in float16. Every sum

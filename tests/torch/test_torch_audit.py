@@ -209,6 +209,17 @@ def test_shapes_that_are_not_there(saved: str, tmp_path: Path) -> None:
         shapes_from(str(tmp_path / "other.json"), matmul)
 
 
+@pytest.mark.parametrize("name", ["calls", "seconds"])
+@pytest.mark.parametrize("value", [None, "2", [], -1, True, float("nan"), float("inf")])
+def test_counts_that_are_no_numbers(saved: str, name: str, value: Any) -> None:
+    content = json.loads(Path(saved).read_text())
+    for row in content["operators"]:
+        row[name] = value
+    Path(saved).write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=f"a damaged audit: {name} of aten::.* is .*, no number"):
+        shapes_from(saved, matmul)
+
+
 def test_verify_takes_the_shapes_of_an_audit(saved: str) -> None:
     words = ["verify", "threshold_activation/cpu_v2_branchfree", "--json"]
     result = CliRunner().invoke(main, [*words, "--shapes-from", f"{saved}:aten::tanh"])
@@ -244,16 +255,22 @@ def test_bench_weights_the_shapes_by_calls() -> None:
         (["{file}:missing"], 2, "no function missing"),
         (["{file}:wrong"], 2, "RuntimeError: as planned"),
         (["{file}:number"], 2, "returns a int"),
+        (["{file}:nested"], 2, "the model of {file}:nested fails on its inputs: TypeError: "),
+        (["{file}:pair", "--train"], 2, "AttributeError: 'tuple' object has no attribute 'sum'"),
         (["{file}:number", "--fail-on", "everything"], 2, "everything"),
     ],
 )
 def test_what_cannot_be_run(tmp_path: Path, words: list[str], code: int, message: str) -> None:
     file = tmp_path / "my_model.py"
     file.write_text(
-        "def wrong():\n    raise RuntimeError('as planned')\n\ndef number():\n    return 3\n"
+        "import torch\n\n"
+        "def wrong():\n    raise RuntimeError('as planned')\n\n"
+        "def number():\n    return 3\n\n"
+        "def nested():\n    return torch.nn.Linear(3, 3), (torch.ones(3),)\n\n"
+        "def pair():\n    return lambda x: (x, x), torch.ones(3)\n"
     )
     result = run(*[w.replace("{file}", str(file)) for w in words])
-    assert result.exit_code == code and message in result.output
+    assert result.exit_code == code and message.replace("{file}", str(file)) in result.output
 
 
 PLUGIN = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -197,6 +198,39 @@ def test_a_worker_that_is_killed_loses_nothing(target: Target, workers: Workers,
     assert alone == (left == 0)
     if left:
         assert used("one") and used("two")
+
+
+def test_a_scheduler_that_is_killed_loses_nothing(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opwright.tune.cluster.CONNECT", 2.0)  # how long a client looks for it
+    file = tmp_path / "scheduler.json"
+    words = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
+    words += ["--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+    scheduler = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(file.exists, 60)
+    workers = Workers(tmp_path, json.loads(file.read_text())["address"])
+    workers.start("one")
+
+    def kill_when_one_has_measured() -> None:
+        def measured() -> bool:
+            with History.open() as history:
+                return any(c.times and c.params["MODE"] for c in history.configurations("affine"))
+
+        wait_for(measured, 60)
+        scheduler.kill()
+
+    killer = threading.Thread(target=kill_when_one_has_measured)
+    said: list[str] = []
+    try:
+        found = tuned_with(workers, 1, target, said, lambda client: killer.start())
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+        workers.kill("one")
+        killer.join()
+    check(found, target)
+    assert said == ["the scheduler was lost: this process does it itself"]
 
 
 def test_no_worker_at_all(target: Target, workers: Workers) -> None:

@@ -18,7 +18,7 @@ from cli.tool import declare, empty_history, operator, plain
 from operators import RIGHT
 from opwright.backends.cpu.device import CpuDevice
 from opwright.backends.registry import backend_named
-from opwright.bench.measure import Setup
+from opwright.bench.measure import CacheState, Setup
 from opwright.catalog.find import Target, find
 from opwright.dispatch.choose import choose, forget
 from opwright.history.records import Configuration
@@ -28,7 +28,7 @@ from opwright.spec.dtypes import dtype_named
 from opwright.spec.errors import OpwrightError
 from opwright.spec.operator import parse_dtypes
 from opwright.tune import kernel as module
-from opwright.tune.kernel import Tuned, tune
+from opwright.tune.kernel import Laboratory, Tuned, tune
 from opwright.tune.search import Search
 
 F32 = {"T": dtype_named("f32")}
@@ -93,9 +93,11 @@ def ladder(folder: Path, *modes: str, body: str = BODY) -> Target:
     return operator(folder, {n: plain(body, USLEEP) for n in names}, rows)
 
 
-def all_tuned(target: Target, history: History, budget: float = 120.0) -> dict[str, Tuned]:
+def all_tuned(
+    target: Target, history: History, budget: float = 120.0, cache: CacheState = "warm"
+) -> dict[str, Tuned]:
     """All kernels of ``target`` tuned at n=300, by name, in the order in which they were done."""
-    setup = Setup(selected_case(target.spec, F32, "300"), 1, "warm")
+    setup = Setup(selected_case(target.spec, F32, "300"), 1, cache)
     run = history.start_run("tune", backend_named("cpu").probe().fingerprint, {})
     rows = target.kernels
     found = tune(target.spec, rows, target.reference, setup, budget, history, run)
@@ -131,6 +133,9 @@ def test_what_fails_is_recorded_as_such_and_tuning_goes_on(
     # What may win is verified on the matrix too: there 12 is found out.
     assert by_mode[1].cases > 40 and by_mode[2].cases == 1 < by_mode[12].cases
     assert "not for this machine" in by_mode[4].message
+    # A call makes up its own mind about what may only have been slow.
+    verdicts = {m: history.verdict(c.artifact_key, c.machine) for m, c in by_mode.items()}
+    assert verdicts[1] == "held" and verdicts[3] == "wrong" and verdicts[5] is None
     assert by_mode[1].place == "won" and by_mode[0].place == ""
     commands = {f.message.split(":")[0]: f.command for f in found.findings}
     assert set(commands) == {f"MODE={mode}" for mode in (2, 3, 4, 5, 6, 12)}
@@ -146,6 +151,27 @@ def test_two_tunings_in_a_row_name_the_same_winner(tmp_path: Path, history: Hist
     assert first.found.ranking.tie and again.found.ranking.tie
     places = [c.place for c in history.configurations("affine", run=again.run)]
     assert places.count("won") == 1 and "tied" in places
+
+
+def test_what_won_before_counts_for_the_same_build_and_shape(
+    tmp_path: Path, history: History
+) -> None:
+    (tmp_path / "affine").mkdir()
+    header = tmp_path / "affine" / "part.h"
+    header.write_text("// first\n")
+    target = tunable(tmp_path, "[0, 1]", '\n#include "part.h"\n' + BODY)
+    tuned_at(target, history, "5000")
+
+    def earlier_winner(shape: str) -> Any:
+        setup = Setup(selected_case(target.spec, F32, shape), 1, "warm")
+        known = (target.spec, target.kernels[0], target.reference, setup, backend_named("cpu"))
+        with Laboratory(*known, history, 0, 10.0) as laboratory:
+            return laboratory.earlier_winner()
+
+    assert earlier_winner("5000") == (("MODE", 1),)
+    assert earlier_winner("4999") is None
+    header.write_text("if (n) usleep(1);\n")
+    assert earlier_winner("5000") is None
 
 
 def test_a_call_runs_what_was_tuned_and_says_where_it_was(tmp_path: Path, history: History) -> None:
@@ -363,6 +389,12 @@ def test_calls_know_the_times_of_kernels_that_were_passed_over(
     assert all_tuned(target, history)["cpu_v2"].passed_over
     chosen = choose(target.spec, "", F32, {"n": 300})
     assert (chosen.kernel, chosen.params) == ("cpu_v1", {"MODE": 9})
+
+
+def test_times_in_cold_caches_choose_no_kernel_for_calls(tmp_path: Path, history: History) -> None:
+    target = ladder(tmp_path, "[1, 9]", "[0, 2]", body=SLEEPS)
+    assert all_tuned(target, history, cache="cold")["cpu_v2"].passed_over
+    assert choose(target.spec, "", F32, {"n": 300}).kernel == "cpu_v2"
 
 
 def test_a_fast_kernel_that_is_wrong_elsewhere_keeps_none_from_being_tuned(

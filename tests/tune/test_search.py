@@ -101,6 +101,14 @@ def test_times_are_compared_within_a_round_so_that_drift_does_not_decide() -> No
     assert found.winner == D
 
 
+def test_drift_keeps_no_later_batch_out_of_the_final() -> None:
+    space = [(("X", i),) for i in range(20)]
+    times = dict.fromkeys(space, 1.0) | {space[-1]: 0.8}
+    fake = Fake(times, 0.01, drift=lambda now: 1 + now / 15)
+    found = Search(space, fake, 1000, clock=lambda: fake.now).run(STRATEGIES["exhaustive"])
+    assert found.winner == space[-1]
+
+
 def test_b7_what_fails_in_verification_or_timing_has_no_time_and_never_wins() -> None:
     fake = Fake({A: 1.0, B: 0.1, C: 0.2, D: 0.9}, wrong=[B], crashes=[C])
     found = search(fake, 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ def _shapes_of(content: Any, text: str, spec: OperatorSpec) -> list[Used]:
     found: dict[tuple[str, tuple[str, ...]], Used] = {}
     for row in content["operators"]:
         operator = row["operator"]
+        _check_counts(row)
         matched = next((n for n in names if operator == n or operator.startswith(f"{n}.")), None)
         if matched is None:
             continue
@@ -96,6 +98,13 @@ def _read(path: Path) -> Any:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise UsageError(f"--shapes-from {path}: not a file of 'opwright audit --save'")
     return content
+
+
+def _check_counts(row: Any) -> None:
+    for name in ("calls", "seconds"):
+        if type(row[name]) not in (int, float) or not 0 <= row[name] < math.inf:
+            what = f"{name} of {row['operator']} is {row[name]!r}"
+            raise ValueError(f"{what}, no number from 0 up")
 
 
 def _names(spec: OperatorSpec) -> dict[str, tuple[int, ...] | None]:

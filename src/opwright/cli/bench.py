@@ -32,7 +32,7 @@ from opwright.verify.engine import Report
 @click.option("--threads", default="1", help="Numbers of threads, as 1,2.")
 @click.option("--cache", default="warm", help="cold, warm, or both as cold,warm.")
 @click.option("--backend", help="Only kernels of this backend.")
-@click.option("--budget", type=common.seconds, default=BUDGET, help="Seconds a table.")
+@click.option("--budget", type=common.duration, default=BUDGET, help="Time for a table: 10s, 2m.")
 def command(
     output: common.Output,
     targets: Sequence[str],

@@ -14,7 +14,7 @@ from opwright.cli import common
 @click.option("--on", "targets", default="", help="Processors too, as haswell,skylake-avx512.")
 @click.option("--manifest", type=click.Path(path_type=Path), help="Where it is not in the tree.")
 @click.option("--quick", is_flag=True, help="A small part of the cases.")
-@click.option("--timeout", type=common.seconds, default=10.0, help="Seconds a call may take.")
+@click.option("--timeout", type=common.duration, default=10.0, help="Limit of a call: 10s, 2m.")
 def command(
     output: common.Output,
     library: Path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import math
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from opwright.catalog.shapes import Used
     from opwright.history.store import History
 
+# Seconds of the units of durations.
+_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 # Where stdout is a file or a pipe, each row of a table is one line.
 PIPE_WIDTH = 400
 
@@ -48,7 +50,7 @@ class Output:
         return Console(file=self._stdout, width=None if self._stdout.isatty() else PIPE_WIDTH)
 
     def say(self, text: Any = "") -> None:
-        """Print ``text`` (a string or a rich renderable) on stdout, but not beside JSON.
+        """Print ``text`` (a string or a rich table) on stdout, but not beside JSON.
 
         A table that does not fit the terminal is as wide as it has to be: nothing in it is lost.
         """
@@ -60,9 +62,16 @@ class Output:
         from rich.measure import Measurement
 
         unbounded = self._console.options.update(width=10_000)
+        for column in text.columns:
+            if column.no_wrap:  # of which rich would keep the longest word
+                cells = (column.header, *column.cells)
+                measured = [Measurement.get(self._console, unbounded, cell) for cell in cells]
+                column.min_width = max(measure.maximum for measure in measured)
         needed = Measurement.get(self._console, unbounded, text).minimum
-        width = max(self._console.width, needed)
-        self._console.print(text, highlight=False, markup=False, width=width, crop=False)
+        shown = self._console.width
+        self._console.width = max(shown, needed)  # a width given to print is cut to the console's
+        self._console.print(text, highlight=False, markup=False)
+        self._console.width = shown
 
     def write(self, text: str) -> None:
         """Put ``text``, a document for another program, on stdout as it is."""
@@ -195,15 +204,13 @@ def dtypes_of(spec: OperatorSpec, text: str | None) -> list[Mapping[str, DType]]
     return None if text is None else list(parse_dtypes(spec.signature, text))
 
 
-def seconds(value: str | float) -> float:
-    """A duration on the command line: from a tenth of a second to a day, never infinity or NaN."""
-    try:
-        duration = float(value)
-    except ValueError:
-        duration = math.nan
-    if not 0.1 <= duration <= 86400:
-        raise click.BadParameter(f"{value!r} is no number of seconds from 0.1 to 86400")
-    return duration
+def duration(value: str | float) -> float:
+    """Seconds of ``60``, ``60s``, ``2m``, ``500ms`` or ``1h``: from a millisecond to a day."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|)", str(value).strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0.001 <= seconds <= 86400:
+        raise click.BadParameter(f"{value!r} is no duration such as 60s, 2m or 500ms, up to a day")
+    return seconds
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:

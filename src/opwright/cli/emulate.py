@@ -13,16 +13,11 @@ from opwright.cli.verify import FORMATS
 from opwright.spec.errors import UsageError
 
 
-def _time_limit(value: str | float) -> float:
-    """Seconds, as 30 or 30s."""
-    return common.seconds(value.removesuffix("s") if isinstance(value, str) else value)
-
-
 @common.command
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-I", "--include", multiple=True, type=click.Path(path_type=Path, file_okay=False))
 @click.option("-D", "--define", multiple=True, metavar="NAME[=VALUE]")
-@click.option("--timeout", type=_time_limit, default=60.0, help="Seconds the program may take.")
+@click.option("--timeout", type=common.duration, default=60.0, help="Time the program may take.")
 @click.option("--memory", type=click.IntRange(64), help="MiB of host memory it may take.")
 @click.option("--device", default="h200", show_default=True, help="Profile in machines/.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Order of threads; 0: natural.")

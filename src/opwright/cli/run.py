@@ -33,7 +33,7 @@ SAMPLE = 2e7  # operations of a launch counted for the table: a second or so for
 @click.argument("target", metavar="OPERATOR")
 @click.option("--dtype", help="Element type to measure (default: the operator's first).")
 @click.option("--threads", default="1", help="Numbers of threads to measure with, as 1,2.")
-@click.option("--budget", type=common.seconds, default=8.0, help="Seconds a table.")
+@click.option("--budget", type=common.duration, default=8.0, help="Time for a table: 10s, 2m.")
 @click.option("--device", default="h200", show_default=True, help="Profile for what is emulated.")
 def command(
     output: common.Output,

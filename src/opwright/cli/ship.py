@@ -29,7 +29,7 @@ VERIFY = ("full", "quick", "none")
 @click.option("--license", "licence", type=click.Path(path_type=Path), help="Licence to pass on.")
 @click.option("--verify", "how", type=click.Choice(VERIFY), default="full", help="Cases to run.")
 @click.option("--tuned/--no-tuned", default=True, help="Use the times measured on this machine.")
-@click.option("--timeout", type=common.seconds, default=10.0, help="Seconds a call may take.")
+@click.option("--timeout", type=common.duration, default=10.0, help="Limit of a call: 10s, 2m.")
 def command(
     output: common.Output,
     operators: Sequence[str],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -24,17 +23,7 @@ from opwright.tune.kernel import Laboratory, Tuned
 from opwright.tune.search import Helpers, text
 from opwright.tune.strategies import STRATEGIES
 
-_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 SHOWN = 12  # configurations in a table; --json and the history have all
-
-
-def duration_of(value: str) -> float:
-    """Seconds of ``60``, ``60s``, ``2m``, ``500ms`` or ``1h``: above 0, at most a day."""
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|)", value.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 0 < seconds <= 86400:
-        raise click.BadParameter(f"{value!r} is no duration such as 60s, 2m or 500ms, up to a day")
-    return seconds
 
 
 @common.command
@@ -46,7 +35,7 @@ def duration_of(value: str) -> float:
 @click.option("--cache", default="warm", help="State of the caches to time in: warm or cold.")
 @click.option("--threads", help="Numbers of threads, as 1,2 (default: what a call uses).")
 @click.option("--backend", help="Only kernels of this backend.")
-@click.option("--budget", type=duration_of, default="60s", help="Time in all: 60s, 2m.")
+@click.option("--budget", type=common.duration, default="60s", help="Time in all: 60s, 2m.")
 @click.option("--strategy", default="auto", help=f"{', '.join(STRATEGIES)}.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random choices.")
 @click.option(

@@ -28,7 +28,7 @@ FORMATS = ("text", "json", "sarif", "junit", "github")
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads asked for.")
 @click.option("--backend", help="Only kernels of this backend.")
-@click.option("--timeout", type=common.seconds, default=10.0, help="Seconds a launch may take.")
+@click.option("--timeout", type=common.duration, default=10.0, help="Limit of a launch: 10s, 2m.")
 @click.option("--format", "style", type=click.Choice(FORMATS), default="text")
 def command(
     output: common.Output,

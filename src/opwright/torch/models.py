@@ -19,7 +19,8 @@ def load_model(text: str, *, train: bool = False) -> tuple[Callable[[], None], s
     The function returns a model and its inputs, or a function of no arguments. With ``train`` each
     run also takes the backward pass of the sum of the output.
 
-    Raises ``UsageError`` where there is no such function, or with what it raises.
+    Raises ``UsageError`` where there is no such function, or with what it raises; so does a run
+    with what the model raises.
     """
     file, colon, name = text.rpartition(":")
     if not colon or not name.isidentifier():
@@ -58,11 +59,16 @@ def _runner(text: str, built: Any, train: bool) -> tuple[Callable[[], None], str
         device = None if first is None else first.device.type
 
     def run() -> None:
-        if not train:
-            with torch.no_grad():
-                model(*inputs)
-            return
-        result = model(*inputs)
-        result.sum().backward()
+        try:
+            with torch.set_grad_enabled(train):
+                result = model(*inputs)
+            if train:
+                result.sum().backward()
+        except OpwrightError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"the model of {text} fails on its inputs: {type(error).__name__}: {error}"
+            ) from error
 
     return run, device

@@ -2,8 +2,8 @@
 
 Any worker that makes the same binaries compiles. Only workers on machines like this one measure,
 one on each host, as two at once would disturb one another. What a worker has found out is handed on
-as soon as it is there; the work of one that is lost goes to another, and where none is left it is
-not handed back, so that the search does it itself.
+as soon as it is there; the work of one that is lost goes to another, and where none is left, or the
+scheduler is lost, it is not handed back, so that the search does it itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from types import TracebackType
@@ -183,8 +183,23 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.client.run(release, on_error="ignore")
+        with self.tolerant():
+            self.client.run(release, on_error="ignore")
         self.client.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the scheduler is there, as far as is known by now."""
+        return bool(self.client.status == "running")
+
+    @contextmanager
+    def tolerant(self) -> Iterator[None]:
+        """Within this the loss of the scheduler, which raises errors of many kinds, is none."""
+        try:
+            yield
+        except Exception:
+            if self.connected:
+                raise
 
 
 class Helpers:
@@ -196,6 +211,7 @@ class Helpers:
         # A folder is looked for under the same path there, whatever the working directory.
         operator = named if named == spec.name else str(spec.folder)
         self._job = Job(operator, laboratory.kernel.name, laboratory.setup)
+        self._cluster = cluster
         self._client = cluster.client
         self._say = cluster.say
         self._laboratory = laboratory
@@ -207,26 +223,35 @@ class Helpers:
 
     def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
         """Have these compiled by workers that do not measure."""
-        if self._anchor is not None:
-            self._compile([*configurations, *ahead], self._workers())
+        if self._anchor is not None and self._cluster.connected:
+            with self._cluster.tolerant():
+                self._compile([*configurations, *ahead], self._workers())
 
     def measure(
         self, configurations: Sequence[Params], anchor: Params, rounds: int, until: float
     ) -> Iterator[Sequence[Trial]]:
         """What workers find out about ``configurations``, as it arrives; maybe not about all."""
         self._anchor = anchor
+        with self._cluster.tolerant():
+            yield from self._measure(configurations, rounds, until)
+        if not self._cluster.connected:
+            self._give_up("the scheduler was lost")
+
+    def _measure(
+        self, configurations: Sequence[Params], rounds: int, until: float
+    ) -> Iterator[Sequence[Trial]]:
         waiting = deque(
             tuple(configurations[i : i + CHUNK]) for i in range(0, len(configurations), CHUNK)
         )
         running: dict[Any, tuple[str, tuple[Params, ...]]] = {}
         attempts: Counter[tuple[Params, ...]] = Counter()
         try:
-            while (waiting or running) and time.monotonic() < until:
+            while (waiting or running) and time.monotonic() < until and self._cluster.connected:
                 alive = self._workers()
                 busy = {worker for worker, _ in running.values()}
                 free = [w for w in self._measuring(alive, busy) if w not in busy]
                 if not free and not running:
-                    self._give_up()
+                    self._give_up("no worker is there that can measure")
                     return
                 while free and waiting:
                     chunk = waiting.popleft()
@@ -327,6 +352,8 @@ class Helpers:
         return list(hosts.values())
 
     def _report(self, worker: str, future: Any, alive: Sequence[str]) -> None:
+        if not self._cluster.connected:
+            return
         if worker in alive:
             said = future.exception() if future.status == "error" else future.status
             self._say(f"worker {worker} failed: {said}")
@@ -334,7 +361,7 @@ class Helpers:
             self._lost.add(worker)
             self._say(f"worker {worker} was lost; what it had not finished goes to others")
 
-    def _give_up(self) -> None:
+    def _give_up(self, why: str) -> None:
         if not self._alone:
-            self._say("no worker is there that can measure: this process does it itself")
+            self._say(f"{why}: this process does it itself")
         self._alone = True
