@@ -288,7 +288,7 @@ private:
         for (int64_t p = 0; p < depth; p += slice) {
             // Pieces of rows of bytes are too short for the processor to see the next coming: a share of these is
             // fetched with each panel, row by row (256 x 4096 x 4096: 3 %; of floats, whose are longer, none).
-            const bool fetches = sizeof(ElemB) == 1 && neighbours && p + 2 * slice <= depth;
+            const bool fetches = sizeof(ElemB) == 1 && neighbours && p + slice < depth;
             const ElemB* row = lines.from(first, p + slice).data;
             int64_t col = 0;
             for (int64_t t = first; t < last; t += tile_cols) {
