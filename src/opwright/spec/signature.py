@@ -852,8 +852,8 @@ def signature_of(
             if kind.optional != has_default or (has_default and parameter.default is not None):
                 whole = replace(kind, optional=True)
                 raise UsageError(
-                    f"{where}: a tensor cannot have a default, unless a call may leave it out: "
-                    f"write that as {parameter.name}: {whole} = None"
+                    f"{where}: a tensor cannot have a default; one that a call may leave out is "
+                    f"written {parameter.name}: {whole} = None"
                 )
             if scalars or parameter.kind is parameter.KEYWORD_ONLY:
                 raise UsageError(f"{where}: tensors come before attributes, and before any *")
