@@ -55,8 +55,11 @@ void linear(gemm::Operand<Elem> x, SourceW w, const Elem* bias, int64_t bias_str
     using Acc = typename Isa::Acc;
     const std::unique_ptr<Acc[]> biases(new Acc[static_cast<std::size_t>(n)]);
     // Without a bias -0 is added, which changes no number, 0 of either sign among them: one epilogue for both.
-    if (!bias) std::fill_n(biases.get(), n, Acc{-0.0f});
-    for (int64_t j = 0; bias && j < n; ++j) biases[j] = static_cast<Acc>(bias[j * bias_stride]);
+    if (bias) {
+        for (int64_t j = 0; j < n; ++j) biases[j] = static_cast<Acc>(bias[j * bias_stride]);
+    } else {
+        std::fill_n(biases.get(), n, Acc{-0.0f});
+    }
     gemm::multiply<Isa>(x, w, out, batch, n, k, Finish<Isa>{biases.get(), activation});
 }
 

@@ -2,6 +2,7 @@
 // set, and `Float`, that of the activations, before it includes this.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -15,7 +16,11 @@ template <class SourceW>
 void linear(gemm::Operand<T> x, SourceW w, const V* bias, int64_t bias_stride, U* out, int64_t batch,
             int64_t n, int64_t k, const Scales& scales, int64_t activation) {
     const std::unique_ptr<V[]> biases(new V[static_cast<std::size_t>(n)]);
-    for (int64_t j = 0; j < n; ++j) biases[j] = bias ? bias[j * bias_stride] : 0;
+    if (bias) {
+        for (int64_t j = 0; j < n; ++j) biases[j] = bias[j * bias_stride];
+    } else {
+        std::fill_n(biases.get(), n, V{0});
+    }
     gemm::multiply<Isa>(x, w, out, batch, n, k, Requantize<Float>{biases.get(), scales, activation});
 }
 
