@@ -55,7 +55,7 @@ WRONG: dict[str, tuple[dict[str, str], str, str]] = {
     "reads a null shift": (
         {"first": "volatile T seen = n ? shift[n - 1] : T(0); (void)seen;"},
         "crash",
-        "shift is left out of this call, and null",
+        "left out of this call, and null: s",
     ),
     "takes no scale for 0": ({"scale": GIVEN.replace("T(1)", "T(0)")}, "wrong-values", ""),
     "adds the shift of the call before": (

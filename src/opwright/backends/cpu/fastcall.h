@@ -314,9 +314,9 @@ OPW_EXPORT py::Object* opw_fast_new(void** calls) {
 }
 
 // Remembers a call of `inputs` arrays, packed arguments or None and then attributes, in `arguments`, which may
-// end before inputs that are None, the attributes in `named`, and the array `out`; no array has negative strides. `blank` has the arguments of numpy.empty for
-// an array like `out`, or is None. `item_sizes` are in bytes, of the inputs and of `out`; `values` are `count`
-// words of 8 bytes.
+// end before inputs that are None; the attributes in `named`; and the array `out`. No array has negative
+// strides. `blank` has the arguments of numpy.empty for an array like `out`, or is None. `item_sizes` are in
+// bytes, of the inputs and of `out`; `values` are `count` words of 8 bytes.
 OPW_EXPORT void opw_fast_keep(void* calls, py::Object* arguments, py::Object* named, py::Object* out,
                               py::Object* blank, std::int64_t inputs, const std::int64_t* item_sizes,
                               const void* kernel, const char* name, const char* values, std::int64_t count,

@@ -124,7 +124,7 @@ def _signal(reply: Reply, arrays: Sequence[Placed]) -> tuple[str, str]:
         )
     absent = [a.name for a in arrays if not a.address]
     if reply.address < (NEAR if absent else _PAGE):
-        said = f"; {' and '.join(absent)} is left out of this call, and null" * bool(absent)
+        said = f"; left out of this call, and null: {', '.join(absent)}" * bool(absent)
         return (
             "crash",
             f"{name}: {access} through a null pointer (address {reply.address:#x}){said}",
