@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 from operators import RIGHT, affine
+from optional import moved
+from optional import source as optional_source
 from opwright.backends.registry import backend_named
 from opwright.dispatch.choose import forget
 from opwright.dispatch.operator import Operator
@@ -446,3 +448,57 @@ def test_a_child_of_fork(tmp_path: Path) -> None:
         os._exit(0 if (out == 1.5 * x + 1).all() else 1)
     assert os.waitpid(child, 0)[1] == 0
     np.testing.assert_array_equal(op(x, out=out), 1.5 * x + 1)
+
+
+def test_calls_that_leave_operands_out(tmp_path: Path, slow: list[str]) -> None:
+    """By None, by ending before it, or by name; what is left out is never taken from another."""
+    rows = {"strided": ", strided=True"}
+    op = moved(tmp_path, {"strided": optional_source(strided=True)}, rows).spec
+    assert isinstance(op, Operator)
+    x = arrays(3, 4)[0]
+    scale, shift = np.arange(1, 4, dtype=F32), np.arange(4, dtype=F32) - 2
+    scaled = x * scale[:, None]
+    calls: list[tuple[tuple[Any, ...], dict[str, Any], np.ndarray]] = [
+        ((x,), {}, x),
+        ((x, None), {}, x),
+        ((x, None, None), {}, x),
+        ((x,), {"shift": None}, x),
+        ((x,), {"times": 3}, 3 * x),
+        ((x, scale), {}, scaled),
+        ((x, scale, None), {}, scaled),
+        ((x, None, shift), {}, x + shift),
+        ((x, scale, shift), {}, scaled + shift),
+        ((x, None, None, 2), {}, 2 * x),
+    ]
+    for args, named, expected in calls:
+        np.testing.assert_array_equal(op(*args, **named), expected)
+        np.testing.assert_array_equal(op(*args, **named, out=np.empty_like(x)), expected)
+    slow.clear()
+    for _ in range(2):
+        for args, named, expected in calls:
+            np.testing.assert_array_equal(op(*args, **named), expected)
+            np.testing.assert_array_equal(op(*args, **named, out=np.empty_like(x)), expected)
+    assert slow == []
+    # An array by name goes the slow way, and is not taken for one that is left out.
+    np.testing.assert_array_equal(op(x, shift=shift), x + shift)
+    np.testing.assert_array_equal(op(x), x)
+    assert len(slow) == 1
+
+
+def test_what_is_left_out_is_not_taken_for_what_is_not(tmp_path: Path) -> None:
+    op = moved(tmp_path, {"right": optional_source()}).spec
+    assert isinstance(op, Operator)
+    x = arrays(3, 4)[0]
+    with pytest.raises(UsageError, match="the tensor x is not given"):
+        op()
+    with pytest.raises(DTypeError, match="x is a NoneType"):
+        op(None)
+    with pytest.raises(ShapeError, match="n is 4 in x and 3 in shift"):
+        op(x, None, x[0, :3])
+    with pytest.raises(DTypeError, match="x is float32 and shift is float64"):
+        op(x, shift=np.ones(4))
+    with pytest.raises(UsageError, match="shift is given twice"):
+        op(x, None, x[0], shift=None)
+    big = np.zeros((2, 4), F32)
+    with pytest.raises(UsageError, match="out overlaps shift"):
+        op(x[:2], None, big[1], out=big)

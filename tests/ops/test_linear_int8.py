@@ -90,6 +90,21 @@ def test_unsigned_inputs_are_not_signed(rung: Any) -> None:
     np.testing.assert_array_equal(result, np.full((2, 3), -18))
 
 
+@pytest.mark.parametrize("n", [1, 16, 37, 130])
+def test_without_a_bias_none_is_added(rung: Any, n: int) -> None:
+    for dtype, batch, k in ((np.int8, 1, 70), (np.uint8, 17, 33)):
+        random = np.random.default_rng(n + k)
+        x, w = random.integers(0, 9, (batch, k)).astype(dtype), random.integers(-9, 9, (n, k))
+        w = w.astype(np.int8)
+        sums = x.astype(np.int64) @ w.astype(np.int64).T
+        expected = np.clip(np.rint(sums / 4), -128, 127)
+        how = {"scale": 1.0, "out_scale": 4.0}
+        np.testing.assert_array_equal(rung(x, w, **how), expected)
+        np.testing.assert_array_equal(rung(x, w, None, **how), expected)
+        packed = linear_int8.pack(w, dtype=f"T={'u8' if dtype is np.uint8 else 'i8'}")
+        np.testing.assert_array_equal(linear_int8(x, packed, **how), expected)
+
+
 @pytest.mark.parametrize("dtypes", [I8, U8], ids=["i8", "u8"])
 def test_the_tolerance_rejects_every_known_wrong_variant(dtypes: Any) -> None:
     cases = list(matrix(linear_int8, dtypes, linear_int8.rows))

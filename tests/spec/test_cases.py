@@ -22,6 +22,7 @@ from opwright.spec.cases import (
     make_inputs,
     matrix,
     operand_bytes,
+    selected_case,
 )
 from opwright.spec.dtypes import DTYPES, DType
 from opwright.spec.errors import MachineError, UnknownNameError
@@ -416,3 +417,56 @@ def test_a_case_in_words() -> None:
     assert case.options(limited.signature) == (
         "--dtype f32 --shape ...=2x3 --values typical --layout offset --seed 3 --attr limit=0.5"
     )
+
+
+# ------------------------------------------------------------------- operands that are left out
+
+
+@operator(dtypes={"T": ["f32"]})
+def optional(
+    x: Tensor[T, "m n"],
+    scale: Tensor[T, "m"] | None = None,
+    shift: Tensor[T, "n"] | None = None,
+    after: Literal["none", "relu"] = "none",
+) -> Tensor[T, "m n"]:
+    y = x if scale is None else x * scale[:, None]
+    return y if shift is None else y + shift
+
+
+def test_every_shape_comes_with_and_without_optional_operands() -> None:
+    cases = list(matrix(optional, F32, [Kernel("cpu_v1.cpp", strided=True)]))
+    by_given: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        by_given.setdefault(case.absent, []).append(case)
+    alone = [("scale",), ("shift",), ("scale", "shift")]
+    assert set(by_given) == {(), *alone}
+
+    def shapes(several: Sequence[Case]) -> set[tuple[int, ...]]:
+        return {tuple(case.dims.values()) for case in several}
+
+    every = shapes(cases)
+    assert shapes(by_given[()]) == every
+    assert shapes([c for absent in alone for c in by_given[absent]]) == every
+    kinds = {case.values for case in cases}
+    for absent in alone:
+        some = by_given[absent]
+        assert {c.values for c in some} == kinds
+        assert {c.layout for c in some} == {c.layout for c in cases}
+        assert {c.attributes["after"] for c in some} == {"none", "relu"}
+    # Where none is optional, nothing of this is there.
+    assert not any(case.absent for case in matrix(product, F32, []))
+
+
+def test_what_a_case_leaves_out_is_in_its_words_and_options_and_not_among_its_inputs() -> None:
+    case = selected_case(optional, F32, "m=2,n=3", absent=["shift"])
+    assert "without shift" in str(case)
+    assert "--without shift" in case.options(optional.signature)
+    assert "--without shift" in case.sizes(optional.signature)
+    x, scale, shift = make_inputs(optional, case)
+    assert x is not None and scale is not None and shift is None
+    given = selected_case(optional, F32, "m=2,n=3")
+    np.testing.assert_array_equal(make_inputs(optional, given)[1], scale)
+    assert optional.bytes_moved(case.dims, (), F32, case.absent) == 4 * (6 + 2 + 6)
+    assert optional.bytes_moved(case.dims, (), F32) == 4 * (6 + 2 + 3 + 6)
+    with pytest.raises(UnknownNameError, match="optional operand named 'x'"):
+        selected_case(optional, F32, "m=2,n=3", absent=["x"])

@@ -47,6 +47,35 @@ def refused(tmp_path: Path, source: str, future: bool = False) -> tuple[int, str
 # ----------------------------------------------------------------- the C function that follows
 
 
+@pytest.mark.parametrize("future", [False, True])
+def test_an_operand_may_be_optional(tmp_path: Path, future: bool) -> None:
+    """What it alone would settle follows from the rest: here its element type, by the rows."""
+    op = declare(
+        tmp_path,
+        """
+        @operator(dtypes={"T V": ["i8 i32", "f32 f32"]})
+        def op(
+            x: Tensor[T, "... n"],
+            b: None | Tensor[V, "n"] = None,
+            s: Tensor[T, "..."] | None = None,
+        ) -> Tensor[V, "... n"]:
+            return x
+        """,
+        future,
+    )["op"]
+    assert [p.type.optional for p in op.signature.inputs] == [False, True, True]
+    assert [str(p.type) for p in op.signature.inputs] == [
+        'Tensor[T, "... n"]', 'Tensor[V, "n"] | None', 'Tensor[T, "..."] | None',
+    ]  # fmt: skip
+    assert op.signature.c_prototype(kernel=Kernel("cpu_v1.cpp", strided=True)) == (
+        "void op(const T* x, const V* b, const T* s, V* out, int64_t batch, int64_t n, "
+        "int64_t x_batch_stride, int64_t x_n_stride, int64_t b_n_stride, int64_t s_batch_stride)"
+    )
+    settled = op.signature.settle_dtypes([DTYPES["i8"].numpy, None, None])
+    assert settled == {"T": DTYPES["i8"], "V": DTYPES["i32"]}
+    assert op.signature.settle_dims([(2, 3, 5), None, None]) == ({"batch": 6, "n": 5}, (2, 3))
+
+
 def test_matmul_of_the_design() -> None:
     @operator(dtypes={"T": ["f32", "bf16", "f16"]}, flops="2*m*n*k", torch="torch.matmul")
     def matmul(a: Tensor["T", "m k"], b: Tensor["T", "k n"]) -> Tensor["T", "m n"]:
@@ -289,7 +318,58 @@ WRONG: dict[str, tuple[str, str]] = {
     "tensor with a default": (
         '@operator(dtypes={"T": ["f32"]})\n'
         'def good(x: Tensor[T, "m"], y: Tensor[T, "m"] = None) -> Tensor[T, "m"]:\n    return x\n',
-        "parameter y: a tensor cannot have a default",
+        r'parameter y: a tensor cannot have a default; .* y: Tensor\[T, "m"\] \| None = None',
+    ),
+    "optional tensor without its default": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[T, "m"] | None) -> Tensor[T, "m"]:\n    return x\n',
+        r'parameter y: .* y: Tensor\[T, "m"\] \| None = None',
+    ),
+    "optional tensor with another default": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[T, "m"] | None = 0) -> Tensor[T, "m"]:\n'
+        "    return x\n",
+        r'parameter y: .* y: Tensor\[T, "m"\] \| None = None',
+    ),
+    "optional tensor written wrongly": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[T, 3] | None = None) -> Tensor[T, "m"]:\n'
+        "    return x\n",
+        "parameter y: .*should be like Tensor",
+    ),
+    "only optional tensors": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"] | None = None) -> Tensor[T, "m"]:\n    return x\n',
+        "at least one tensor that is always given",
+    ),
+    "optional result": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"]) -> Tensor[T, "m"] | None:\n    return x\n',
+        "return: there always is a result",
+    ),
+    "dimension of an optional tensor alone": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[T, "k m"] | None = None) -> Tensor[T, "m"]:\n'
+        "    return x\n",
+        "y, which a call may leave out, is the only one with the dimension 'k'",
+    ),
+    "leading dimensions of an optional tensor alone": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[T, "... m"] | None = None) -> Tensor[T, "m"]:\n'
+        "    return x\n",
+        r"y, which a call may leave out, is the only one with the dimension '\.\.\.'",
+    ),
+    "leading dimensions of an optional tensor that broadcast": (
+        '@operator(dtypes={"T": ["f32"]})\n'
+        'def good(x: Tensor[T, "#... m"], y: Tensor[T, "#... m"] | None = None)'
+        ' -> Tensor[T, "#... m"]:\n    return x\n',
+        "y, which a call may leave out, cannot have leading dimensions that broadcast",
+    ),
+    "element type of an optional tensor alone": (
+        '@operator(dtypes={"T": ["f32"], "U": ["i8", "u8"]})\n'
+        'def good(x: Tensor[T, "m"], y: Tensor[U, "m"] | None = None) -> Tensor[T, "m"]:\n'
+        "    return x\n",
+        "U is only in y, which may be left out, so no call could settle it: i8 or u8",
     ),
     "tensor after an attribute": (
         '@operator(dtypes={"T": ["f32"]})\n'

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from mixed_operators import write_operator
+from optional import moved
+from optional import source as optional_source
 from opwright.catalog.find import Target, find
 from opwright.dispatch.operator import Operator
 from opwright.spec.cases import selected_case
@@ -168,6 +170,11 @@ def test_rows_that_pack_what_is_no_input(op: Operator) -> None:
     spec.folder = op.folder
     with pytest.raises(DeclarationError, match="'out'"):
         spec.kernels(Kernel("cpu_right.cpp", packs="out"))
+
+
+def test_rows_that_pack_what_may_be_left_out(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError, match=r"packs='shift': a call may leave shift out"):
+        moved(tmp_path, {"right": optional_source()}, {"right": ', packs="shift"'})
 
 
 def test_rows_that_pack_what_broadcasts(tmp_path: Path) -> None:

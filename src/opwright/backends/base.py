@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from opwright.spec.dtypes import DType
 from opwright.spec.kernel import Kernel
-from opwright.spec.signature import Signature
+from opwright.spec.signature import Operand, Signature
 
 Array = NDArray[Any]
 Placement = Literal["end", "begin", "aligned"]
@@ -142,11 +142,13 @@ class Device(ABC):
     @abstractmethod
     def upload(
         self,
-        inputs: Sequence[tuple[str, Array]],
+        inputs: Sequence[tuple[str, Operand]],
         output: tuple[str, tuple[int, ...], DType],
         placement: Placement,
     ) -> Buffers:
         """Copy the named ``inputs`` to the device and make room for the named output.
+
+        Of an input that is None, left out, the kernel gets a null pointer.
 
         Inputs have the strides of their arrays, which are not negative; what lies between their
         elements is poison. Only rows that are ``strided`` take other than C-contiguous ones.
@@ -223,7 +225,7 @@ class FastCalls(ABC):
         self,
         args: tuple[Any, ...],
         named: Mapping[str, Any],
-        inputs: Sequence[Array],
+        inputs: Sequence[Operand],
         out: Array,
         allocates: bool,
         artifact: Artifact,
@@ -232,10 +234,11 @@ class FastCalls(ABC):
     ) -> None:
         """Remember a call that ran ``artifact`` with ``inputs`` and the row-major ``out``.
 
-        ``args`` are the inputs, of which none overlaps ``out``, and attributes. What is no array
-        among them has that array as its ``memory``, and a ``kind``, which is known again by
-        identity, as the attributes are; its bytes are looked up at each call, so nothing keeps
-        them alive. ``allocates`` says whether calls without ``out`` are served too.
+        ``args`` are the inputs, of which none overlaps ``out``, and attributes. An input that is
+        left out is None, or not there where only such follow it. What is no array else has that
+        array as its ``memory``, and a ``kind``, which is known again by identity, as the
+        attributes are; its bytes are looked up at each call, so nothing keeps them alive.
+        ``allocates`` says whether calls without ``out`` are served too.
         """
 
     @abstractmethod
@@ -308,7 +311,7 @@ class Backend(ABC):
     @abstractmethod
     def bind(
         self, artifact: Artifact
-    ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
+    ) -> Callable[[Sequence[Operand], Array, Sequence[int | float], int], None]:
         """A function ``(inputs, output, values, threads)`` that runs the kernel in this process."""
 
     def fast_calls(self) -> FastCalls | None:
@@ -321,8 +324,8 @@ class Backend(ABC):
         """Like ``bind``, for operands of this process's memory given by their addresses.
 
         A function of the values, which gives a function ``(threads, fork, *addresses)``: inputs,
-        then the output. ``fork`` is the address of the caller's own ``GOMP_parallel``, whose
-        threads are then used instead of new ones, or 0. None where kernels do not run on the
-        host's memory.
+        0 for one left out, then the output. ``fork`` is the address of the caller's own
+        ``GOMP_parallel``, whose threads are then used instead of new ones, or 0. None where kernels
+        do not run on the host's memory.
         """
         return None

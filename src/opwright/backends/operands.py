@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from opwright.spec.kernel import Kernel
-from opwright.spec.signature import Array, Signature, TensorParam
+from opwright.spec.signature import Array, Operand, Signature, TensorParam
 from opwright.spec.strides import array_strides, walk
 
 
@@ -14,9 +14,9 @@ def usable(array: Array) -> bool:
     return array.flags.c_contiguous and array.flags.aligned
 
 
-def contiguous(array: Array) -> Array:
-    """``array`` as every kernel takes it; itself where it already is, else a copy."""
-    return array if usable(array) else array.copy(order="C")
+def contiguous(arrays: Sequence[Operand]) -> list[Operand]:
+    """``arrays`` as every kernel takes them; themselves where they already are, else copies."""
+    return [a if a is None or usable(a) else a.copy(order="C") for a in arrays]
 
 
 def strides_for(kernel: Kernel, param: TensorParam, array: Array) -> tuple[int, ...] | None:
@@ -30,32 +30,38 @@ def strides_for(kernel: Kernel, param: TensorParam, array: Array) -> tuple[int, 
 
 
 def operands_for(
-    signature: Signature, kernel: Kernel, arrays: Sequence[Array], packed: Array | None = None
-) -> tuple[list[Array], list[int]]:
+    signature: Signature, kernel: Kernel, arrays: Sequence[Operand], packed: Array | None = None
+) -> tuple[list[Operand], list[int]]:
     """The inputs as ``kernel`` takes them, copied where need be, and the strides it is told.
 
     ``packed`` are the bytes that take the place of the input that it packs, for the packed call.
     """
-    taken: list[Array] = []
+    taken: list[Operand] = []
     told: list[int] = []
     for param, array in zip(signature.inputs, arrays, strict=True):
+        if array is None:
+            taken.append(None)
+            told += [0] * len(param.type.dims) if kernel.strided else []
+            continue
         if packed is not None and param.name == kernel.packs:
             taken.append(packed)
             continue
         fits = strides_for(kernel, param, array) is not None
-        taken.append(array if fits else array.copy(order="C"))
-        told += strides_for(kernel, param, taken[-1]) or ()
+        given = array if fits else array.copy(order="C")
+        taken.append(given)
+        told += strides_for(kernel, param, given) or ()
     return taken, told
 
 
 def walk_over(
-    signature: Signature, dims: Mapping[str, int], arrays: Sequence[Array]
+    signature: Signature, dims: Mapping[str, int], arrays: Sequence[Operand]
 ) -> tuple[int, ...]:
     """The way over the items of these arrays, as ``Signature.values`` takes it."""
     if not signature.broadcasts:
         return ()
-    strides = [[stride // a.itemsize for stride in a.strides] for a in arrays]
-    return walk(signature, dims, [a.shape for a in arrays], strides)
+    # What is left out has no leading dimensions, and stays where it is.
+    strides = [() if a is None else [s // a.itemsize for s in a.strides] for a in arrays]
+    return walk(signature, dims, [() if a is None else a.shape for a in arrays], strides)
 
 
 def packing_operands(

@@ -25,7 +25,7 @@ from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import Array
+from opwright.spec.signature import Operand
 from opwright.verify.engine import KernelReport, Options, verify
 from opwright.verify.witness import Witness, numpy_witness, witness
 
@@ -438,7 +438,7 @@ def _time(
 ) -> None:
     setup = table.setup
     signature = spec.signature
-    inputs = [contiguous(a) for a in make_inputs(spec, setup.case)]
+    inputs = contiguous(make_inputs(spec, setup.case))
     output = signature.dtype(signature.output, setup.dtypes)
     shape = signature.shape(signature.output, setup.case.dims, setup.case.leading)
     other = witness(spec, inputs, setup.case.attributes, output)
@@ -511,9 +511,10 @@ def _time(
         table.rivals.append(Rival(rival.name, reason, summary(taken) if taken else None))
 
 
-def _not_native(inputs: Sequence[Array]) -> str:
+def _not_native(inputs: Sequence[Operand]) -> str:
     """Why NumPy's times in these element types would say nothing; empty where they do."""
-    foreign = [a.dtype.name for a in inputs if a.dtype.kind not in "biu" and a.dtype.itemsize < 4]
+    dtypes = (a.dtype for a in inputs if a is not None)
+    foreign = [d.name for d in dtypes if d.kind not in "biu" and d.itemsize < 4]
     return f"has no arithmetic of its own in {foreign[0]}" if foreign else ""
 
 
@@ -552,7 +553,7 @@ def _work_out(spec: OperatorSpec, setup: Setup, row: Row, ceilings: Ceilings | N
         return
     case = setup.case
     flops = spec.flops(case.dims, case.leading)
-    moved = spec.bytes_moved(case.dims, case.leading, case.dtypes)
+    moved = spec.bytes_moved(case.dims, case.leading, case.dtypes, case.absent)
     row.gflops = flops / row.summary.median if flops else None
     row.gbs = moved / row.summary.median
     if ceilings is None:

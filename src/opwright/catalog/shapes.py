@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,15 @@ _ALSO = {
 class Used:
     """Sizes and element types that a model called an operator with, how many times and how long.
 
-    ``shape`` is as ``--shape`` takes it; ``seconds`` are of all the calls together.
+    ``shape`` is as ``--shape`` takes it; ``seconds`` are of all the calls together. ``absent`` are
+    the optional operands that they left out.
     """
 
     shape: str
     dtypes: Mapping[str, DType]
     calls: int
     seconds: float
+    absent: tuple[str, ...] = ()
 
 
 def shapes_from(text: str, spec: OperatorSpec) -> list[Used]:
@@ -61,7 +63,7 @@ def shapes_from(text: str, spec: OperatorSpec) -> list[Used]:
 def _shapes_of(content: Any, text: str, spec: OperatorSpec) -> list[Used]:
     file, colon, name = text.partition(":")
     names = {name: None} if colon else _names(spec)
-    found: dict[tuple[str, tuple[str, ...]], Used] = {}
+    found: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Used] = {}
     for row in content["operators"]:
         operator = row["operator"]
         _check_counts(row)
@@ -70,10 +72,10 @@ def _shapes_of(content: Any, text: str, spec: OperatorSpec) -> list[Used]:
             continue
         used = _used(spec.signature, row, names[matched])
         if used is not None:
-            key = (used.shape, tuple(d.name for d in used.dtypes.values()))
+            key = (used.shape, tuple(d.name for d in used.dtypes.values()), used.absent)
             if earlier := found.get(key):
                 calls, seconds = used.calls + earlier.calls, used.seconds + earlier.seconds
-                used = Used(used.shape, used.dtypes, calls, seconds)
+                used = replace(used, calls=calls, seconds=seconds)
             found[key] = used
     if not found:
         there = ", ".join(sorted({r["operator"] for r in content["operators"]}))
@@ -118,16 +120,27 @@ def _names(spec: OperatorSpec) -> dict[str, tuple[int, ...] | None]:
 
 def _used(signature: Signature, row: Any, positions: tuple[int, ...] | None) -> Used | None:
     """One row of an audit in the operator's terms; None where it is not declared for it."""
-    chosen = positions or tuple(range(len(signature.inputs)))
-    if max(chosen) >= len(row["shapes"]):
+    chosen: list[int | None] = list(positions or range(len(signature.inputs)))
+    there = len(row["shapes"])
+    absent: list[str] = []
+    optional = [i for i, p in enumerate(signature.inputs) if p.type.optional]
+    if optional and positions is None and there == len(chosen) - len(optional):
+        # An audit has the tensors that were there. Of several that are optional it is not known
+        # which some are, but all may be missing.
+        absent = [signature.inputs[i].name for i in optional]
+        numbers = iter(range(there))
+        chosen = [None if i in optional else next(numbers) for i in range(len(chosen))]
+    if any(i is not None and i >= there for i in chosen):
         return None
-    shapes = [tuple(row["shapes"][i]) for i in chosen]
+    shapes = [None if i is None else tuple(row["shapes"][i]) for i in chosen]
+    types = [None if i is None else _numpy(row["dtypes"][i]) for i in chosen]
     try:
-        dtypes = signature.settle_dtypes([_numpy(row["dtypes"][i]) for i in chosen])
+        dtypes = signature.settle_dtypes(types)
         dims, leading = signature.settle_dims(shapes)
     except (OpwrightError, TypeError):
         return None
-    return Used(shape_text(signature, dims, leading), dtypes, row["calls"], row["seconds"])
+    shape = shape_text(signature, dims, leading)
+    return Used(shape, dtypes, row["calls"], row["seconds"], tuple(absent))
 
 
 def _numpy(name: str) -> np.dtype[Any]:

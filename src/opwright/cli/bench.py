@@ -28,6 +28,7 @@ from opwright.verify.engine import Report
 @click.option("--preset", help="The operator's own sets of shapes, as llm,odd,square.")
 @click.option("--shapes-from", metavar="AUDIT", help="Shapes of a file of 'opwright audit --save'.")
 @click.option("--attr", multiple=True, help="Attribute NAME=VALUE.")
+@click.option("--without", multiple=True, metavar="NAME", help="Optional operand to leave out.")
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
 @click.option("--threads", default="1", help="Numbers of threads, as 1,2.")
 @click.option("--cache", default="warm", help="cold, warm, or both as cold,warm.")
@@ -41,6 +42,7 @@ def command(
     preset: str | None,
     shapes_from: str | None,
     attr: Sequence[str],
+    without: Sequence[str],
     param: Sequence[str],
     threads: str,
     cache: str,
@@ -70,7 +72,7 @@ def command(
                 only = f"no preset {', '.join(absent)}, only {', '.join(there)}"
                 click.echo(f"opwright: {target.reference}: {only}", err=True)
             presets = {
-                word: setups_of(target.spec, dtype, there[word], attr, counts, caches)
+                word: setups_of(target.spec, dtype, there[word], attr, counts, caches, without)
                 for word in words
                 if word in there
             }
@@ -81,14 +83,15 @@ def command(
     for target in found:
         calls: dict[str, int] = {}
         if shapes_from is None:
-            setups = setups_of(target.spec, dtype, shape, attr, counts, caches)
+            setups = setups_of(target.spec, dtype, shape, attr, counts, caches, without)
         else:
             chosen = common.dtypes_of(target.spec, dtype) or target.spec.signature.choices()
             used = common.used_shapes(target.spec, shapes_from, chosen)
             setups = []
             for one in used:
                 given = short_dtypes(one.dtypes) or None
-                own = setups_of(target.spec, given, [one.shape], attr, counts, caches)
+                left_out = (*one.absent, *without)
+                own = setups_of(target.spec, given, [one.shape], attr, counts, caches, left_out)
                 setups += own
                 calls |= dict.fromkeys([str(s.case) for s in own], one.calls)
         params = params_of(target, param)
@@ -209,6 +212,7 @@ def setups_of(
     attr: Sequence[str],
     threads: Sequence[int],
     caches: Sequence[str],
+    without: Sequence[str] = (),
 ) -> list[Setup]:
     """Every combination, the operator's first element type and own shapes where none is given."""
     chosen: list[Mapping[str, DType]] = common.dtypes_of(spec, dtype) or [
@@ -219,7 +223,11 @@ def setups_of(
         **common.attributes_of(spec, attr),
     }
     return [
-        Setup(selected_case(spec, d, shape, attributes=attributes), count, _state(state))
+        Setup(
+            selected_case(spec, d, shape, attributes=attributes, absent=without),
+            count,
+            _state(state),
+        )
         for d in chosen
         for shape in (shapes or spec.bench)
         for count in threads
@@ -445,6 +453,7 @@ def table_data(target: Target, table: Table) -> dict[str, Any]:
         "operator": target.spec.name,
         "dtypes": short_dtypes(setup.dtypes),
         "shape": setup.case.recorded(target.spec.signature),
+        "absent": list(setup.case.absent),
         "threads": setup.threads,
         "cache": setup.cache,
         "witness": table.witness,

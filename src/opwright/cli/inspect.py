@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--values", default="typical", help=f"Kind of values: {', '.join(VALUES)}.")
 @click.option("--layout", default="contiguous", help=f"Memory layout: {', '.join(LAYOUTS)}.")
 @click.option("--attr", multiple=True, help="Attribute NAME=VALUE.")
+@click.option("--without", multiple=True, metavar="NAME", help="Optional operand to leave out.")
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
 @click.option(
     "--sample", type=click.IntRange(0), help="Blocks to run, 0 for all (default: by size)."
@@ -39,6 +40,7 @@ def command(
     values: str,
     layout: str,
     attr: Sequence[str],
+    without: Sequence[str],
     param: Sequence[str],
     sample: int | None,
 ) -> None:
@@ -66,7 +68,13 @@ def command(
         **common.attributes_of(spec, attr),
     }
     case = selected_case(
-        spec, chosen[0], shape or spec.bench[0], values, layout, attributes=attributes
+        spec,
+        chosen[0],
+        shape or spec.bench[0],
+        values,
+        layout,
+        attributes=attributes,
+        absent=without,
     )
     inspected = inspect(
         spec, kernel, case, device=device, params=params_of(found, param), sample=sample

@@ -141,9 +141,11 @@ def _setups(
         return setups_of(spec, dtype, shapes, attr, threads, [cache])
     chosen = common.dtypes_of(spec, dtype) or spec.signature.choices()
     used = common.used_shapes(spec, shapes_from, chosen)
+    # Tuning is with every operand, so calls without an optional one are of the same sizes.
+    sizes = {(one.shape, short_dtypes(one.dtypes)): one for one in reversed(used)}
     return [
         setup
-        for one in sorted(used, key=lambda used: -used.seconds)
+        for one in sorted(sizes.values(), key=lambda used: -used.seconds)
         for setup in setups_of(
             spec, short_dtypes(one.dtypes) or None, [one.shape], attr, threads, [cache]
         )

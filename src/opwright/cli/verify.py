@@ -25,6 +25,9 @@ FORMATS = ("text", "json", "sarif", "junit", "github")
 @click.option("--layout", help=f"Memory layout: {', '.join(LAYOUTS)}.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the values.")
 @click.option("--attr", multiple=True, help="Attribute NAME=VALUE, with --shape.")
+@click.option(
+    "--without", multiple=True, metavar="NAME", help="Optional operand to leave out, with --shape."
+)
 @click.option("--param", multiple=True, help="Tunable NAME=VALUE.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="Threads asked for.")
 @click.option("--backend", help="Only kernels of this backend.")
@@ -40,6 +43,7 @@ def command(
     layout: str | None,
     seed: int | None,
     attr: Sequence[str],
+    without: Sequence[str],
     param: Sequence[str],
     threads: int | None,
     backend: str | None,
@@ -57,6 +61,8 @@ def command(
         raise UsageError("--shape and --shapes-from both choose the shapes: give one")
     if attr and shape is None and shapes_from is None:
         raise UsageError("--attr needs --shape: the matrix has attribute values of its own")
+    if without and shape is None and shapes_from is None:
+        raise UsageError("--without needs --shape: the matrix has cases with and without")
     if output.as_json and style not in ("text", "json"):
         raise UsageError(f"--json and --format {style} both want stdout: choose one")
     output.as_json = output.as_json or style == "json"
@@ -64,7 +70,7 @@ def command(
     reports = []
     for target in [of_backend(find(text), backend) for text in targets]:
         chosen = common.dtypes_of(target.spec, dtype)
-        cases = _cases(target, chosen, shape, shapes_from, values, layout, seed, attr)
+        cases = _cases(target, chosen, shape, shapes_from, values, layout, seed, attr, without)
         if shapes_from is not None and cases is not None:  # only what the model uses
             chosen = [d for d in target.spec.signature.choices() if d in [c.dtypes for c in cases]]
         options = Options(
@@ -124,6 +130,7 @@ def _cases(
     layout: str | None,
     seed: int | None,
     attr: Sequence[str],
+    without: Sequence[str],
 ) -> list[Case] | None:
     spec = target.spec
     if values is not None and values not in VALUES:
@@ -136,15 +143,12 @@ def _cases(
     if shape is not None or shapes_from is not None:
         given = common.attributes_of(spec, attr)
         if shape is not None:
-            wanted = [(d, shape) for d in every]
+            wanted = [(d, shape, tuple(without)) for d in every]
         else:
-            wanted = [(u.dtypes, u.shape) for u in common.used_shapes(spec, shapes_from, every)]
-        return [
-            selected_case(
-                spec, d, sizes, values or "typical", layout or "contiguous", seed or 0, given
-            )
-            for d, sizes in wanted
-        ]
+            used = common.used_shapes(spec, shapes_from, every)
+            wanted = [(u.dtypes, u.shape, (*u.absent, *without)) for u in used]
+        how = values or "typical", layout or "contiguous", seed or 0, given
+        return [selected_case(spec, d, sizes, *how, absent) for d, sizes, absent in wanted]
     cases = [
         case
         for d in every

@@ -20,7 +20,7 @@ from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, MachineError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import Array
+from opwright.spec.signature import Array, Operand
 from opwright.toolchain.paths import home
 
 # A time measured at sizes more than this factor away, in any dimension, says nothing here.
@@ -45,7 +45,7 @@ class Choice:
 
     row: Kernel
     artifact: Artifact
-    run: Callable[[Sequence[Array], Array, Sequence[int | float], int], None]
+    run: Callable[[Sequence[Operand], Array, Sequence[int | float], int], None]
     threads: int
     run_at: Callable[[Sequence[int | float]], Callable[..., None]] | None = None
     params: Mapping[str, int] = field(default_factory=dict)

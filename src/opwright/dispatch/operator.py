@@ -15,15 +15,16 @@ from opwright.dispatch.packed import Packed, pack
 from opwright.spec.errors import UnknownNameError, UsageError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import Array
+from opwright.spec.signature import Array, Operand
 
 
 class Operator(OperatorSpec):
     """A declared operator that can be called.
 
     ``op(a, b, out=c)`` takes the formula's parameters in order or by name and runs the best kernel
-    that was verified on this machine for the dtypes and shape. Inputs may have any strides; ``out``
-    is optional, may have any strides and a wider element type, and may not overlap an input.
+    that was verified on this machine for the dtypes and shape. Inputs may have any strides, and
+    optional ones may be None or left out; ``out`` is optional, may have any strides and a wider
+    element type, and may not overlap an input.
 
     Raises ``DTypeError`` (a ``TypeError``) naming both dtypes where there is no kernel or two
     arrays disagree, ``ShapeError`` (a ``ValueError``) where sizes do, ``MachineError`` where
@@ -52,7 +53,7 @@ class Operator(OperatorSpec):
         self,
         args: tuple[Any, ...],
         named: dict[str, Any],
-        inputs: list[Array],
+        inputs: list[Operand],
         out: Array,
         chosen: Choice,
         values: list[int | float],
@@ -82,8 +83,8 @@ class Operator(OperatorSpec):
     def _call(self, kernel: str, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> Any:
         signature = self.signature
         arrays, attributes = self._arguments(args, named)
-        dtypes = signature.settle_dtypes([a.dtype for a in arrays])
-        dims, leading = signature.settle_dims([a.shape for a in arrays])
+        dtypes = signature.settle_dtypes([None if a is None else a.dtype for a in arrays])
+        dims, leading = signature.settle_dims([None if a is None else a.shape for a in arrays])
         scalars = signature.settle_scalars(attributes, dtypes)
         shape = signature.shape(signature.output, dims, leading)
         dtype = signature.dtype(signature.output, dtypes).numpy
@@ -91,8 +92,9 @@ class Operator(OperatorSpec):
             check_room(self.name, math.prod(shape) * dtype.itemsize)
         result = np.empty(shape, dtype) if out is None else as_array(self.name, "out", out)
         if out is not None:
-            names = [p.name for p in signature.inputs]
-            check_output(self.name, result, shape, dtype, list(zip(names, arrays, strict=True)))
+            there = zip(signature.inputs, arrays, strict=True)
+            inputs = [(p.name, a) for p, a in there if a is not None]
+            check_output(self.name, result, shape, dtype, inputs)
         packed = next((a for a in (*args, *named.values()) if isinstance(a, Packed)), None)
         if packed is None:
             chosen = choose(self, kernel, dtypes, signature.stacked(dims, leading))
@@ -102,7 +104,9 @@ class Operator(OperatorSpec):
         copied = sum(
             a.nbytes
             for p, a in zip(signature.inputs, arrays, strict=True)
-            if strides_for(chosen.row, p, a) is None and (packed is None or p.name != packed.name)
+            if a is not None
+            and strides_for(chosen.row, p, a) is None
+            and (packed is None or p.name != packed.name)
         )
         check_room(self.name, copied + (0 if direct else math.prod(shape) * dtype.itemsize))
         target = result if direct else np.empty(shape, dtype)
@@ -112,8 +116,10 @@ class Operator(OperatorSpec):
         chosen.run(taken, target, values, chosen.threads)
         if not direct:
             np.copyto(result, target)
-        as_given = len(args) >= len(taken) and all(
-            given is array or given is packed for given, array in zip(args, taken, strict=False)
+        in_order = (*args, *[None] * (len(taken) - len(args)))
+        as_given = all(
+            given is array or (given is packed and given is not None)
+            for given, array in zip(in_order, taken, strict=False)
         )
         if not kernel and as_given and (target is out or (out is None and target.nbytes <= SMALL)):
             self._remember(args, named, taken, target, chosen, values)
@@ -121,7 +127,7 @@ class Operator(OperatorSpec):
 
     def _arguments(
         self, args: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[list[Array], dict[str, Any]]:
+    ) -> tuple[list[Operand], dict[str, Any]]:
         signature = self.signature
         parameters = [p.name for p in signature.inputs] + [s.name for s in signature.scalars]
         if len(args) > len(parameters):
@@ -136,8 +142,12 @@ class Operator(OperatorSpec):
             if name in given:
                 raise UsageError(f"{self.name}: {name} is given twice")
             given[name] = value
-        arrays: list[Array] = []
+        arrays: list[Operand] = []
         for parameter in signature.inputs:
+            if parameter.type.optional and given.get(parameter.name) is None:
+                given.pop(parameter.name, None)
+                arrays.append(None)
+                continue
             if parameter.name not in given:
                 raise UsageError(f"{self.name}: the tensor {parameter.name} is not given")
             value = given.pop(parameter.name)

@@ -130,12 +130,12 @@ def inspect(
     grid, block = artifact.shape(case.dims)
     blocks = grid[0] * grid[1] * grid[2]
     flops = spec.flops(case.dims, case.leading)
-    operand_bytes = spec.bytes_moved(case.dims, case.leading, case.dtypes)
+    operand_bytes = spec.bytes_moved(case.dims, case.leading, case.dtypes, case.absent)
     cost = max(flops, float(operand_bytes))
     if sample is None:
         sample = max(_LEAST_BLOCKS, int(blocks * whole / cost)) if cost > whole else 0
     sample = 0 if sample >= blocks else sample
-    inputs = [contiguous(a) for a in make_inputs(spec, case)]
+    inputs = contiguous(make_inputs(spec, case))
     named = [(p.name, a) for p, a in zip(spec.signature.inputs, inputs, strict=True)]
     output = spec.signature.dtype(spec.signature.output, case.dtypes)
     shape = spec.signature.shape(spec.signature.output, case.dims, case.leading)
@@ -163,7 +163,7 @@ def inspect(
     held = occupancy(profile, threads, shared, known.registers if known else None)
     work = Work(flops, operand_bytes, blocks, spec.signature.compute(case.dtypes).name == "f64")
     estimated = estimate(profile, work, lines) if blocks else None
-    sizes = {n: a.nbytes for n, a in named}
+    sizes = {n: a.nbytes for n, a in named if a is not None}
     situation = Situation(profile, work, lines, sizes, held, estimated)
     return Inspection(
         kernel=kernel,

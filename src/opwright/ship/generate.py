@@ -282,7 +282,7 @@ def _operator(plan: Plan, spec: OperatorSpec, elements: Sequence[DType]) -> list
         fixed = -1 if variable >= 0 else index[p.type.dtype]
         tensors.append(
             f"    {{{json.dumps(p.name)}, {json.dumps(str(p.type))}, {variable}, {fixed}, "
-            f"{len(dims)}, {array}}},"
+            f"{len(dims)}, {array}, {str(p.type.optional).lower()}}},"
         )
     lines += [f"constexpr TensorSpec {n}_tensors[] = {{", *tensors, "};"]
     lines.append(_strings(f"{n}_dim_names", signature.dims))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import textwrap
+from dataclasses import replace
 
 from opwright.ship.plan import Plan
 from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import UsageError
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import ScalarParam
+from opwright.spec.signature import ScalarParam, TensorParam
 
 STATUSES = (
     ("OK", "done"),
@@ -247,8 +248,7 @@ def _operator(plan: Plan, spec: OperatorSpec) -> str:
     parameters = ",\n    ".join([", ".join(tensors), ", ".join(settings)])
     types = "; ".join(short_dtypes(c) for c in plan.choices(spec)) or "as declared"
     shapes = "\n".join(
-        f"   {p.name}: {p.type}{' (output)' if p is signature.output else ''}"
-        for p in signature.tensors
+        f"   {p.name}: {_described(p, p is signature.output)}" for p in signature.tensors
     )
     has_all = all(s.default is not None for s in signature.scalars)
     absent = "NULL for the defaults" if has_all else "needed: some have no default"
@@ -271,6 +271,12 @@ def _operator(plan: Plan, spec: OperatorSpec) -> str:
             "",
         ]
     )
+
+
+def _described(param: TensorParam, output: bool) -> str:
+    """A tensor's type and what the type does not say."""
+    own = str(replace(param.type, optional=False))
+    return own + " (output)" * output + " (or NULL: none)" * param.type.optional
 
 
 def _bound(spec: OperatorSpec, choices: list[dict[str, DType]]) -> str:

@@ -117,6 +117,7 @@ def _table(spec: OperatorSpec) -> dict[str, Any]:
     # An infinite or NaN default has no literal: float() reads the text.
     return {
         "tensors": [(p.name, p.type.dtype, list(p.type.dims)) for p in spec.signature.tensors],
+        "optional": [p.name for p in spec.signature.inputs if p.type.optional],
         "scalars": [
             (s.name, s.words or {float: "f", int: "i", bool: "b"}[s.type], _default(s.default))
             for s in spec.signature.scalars
@@ -130,12 +131,13 @@ def _default(value: object) -> object:
 
 
 def _python_function(spec: OperatorSpec) -> str:
-    inputs = [p.name for p in spec.signature.inputs]
+    inputs = spec.signature.inputs
     doc = (spec.__doc__ or "No description.").replace("\\", "\\\\").replace('"""', "'''")
     body = "\n    ".join(doc.splitlines())
-    names = ", ".join(inputs)
+    names = ", ".join(p.name for p in inputs)
+    parameters = ", ".join(f"{p.name}=None" if p.type.optional else p.name for p in inputs)
     return (
-        f"\ndef {spec.name}({names}, *, out=None, threads=0, **attributes):\n"
+        f"\ndef {spec.name}({parameters}, *, out=None, threads=0, **attributes):\n"
         f'    """{body}\n    """\n'
         f'    return _call("{spec.name}", [{names}], attributes, out, threads)\n'
     )

@@ -16,6 +16,7 @@ from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import (
     Array,
     Leading,
+    Operand,
     Scalar,
     Signature,
     leading_text,
@@ -38,7 +39,10 @@ _UNEQUAL_SIZES = ((61, 127, 251), (40, 40, 24))
 
 @dataclass(frozen=True)
 class Case:
-    """Concrete inputs, reproducible from this description alone."""
+    """Concrete inputs, reproducible from this description alone.
+
+    ``absent`` are the optional operands that the call leaves out.
+    """
 
     dtypes: Mapping[str, DType]
     dims: Mapping[str, int]
@@ -47,6 +51,7 @@ class Case:
     layout: str = "contiguous"
     seed: int = 0
     attributes: Mapping[str, Scalar] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         words = [short_dtypes(self.dtypes)] if self.dtypes else []
@@ -57,12 +62,12 @@ class Case:
 
     @property
     def words(self) -> list[str]:
-        """The sizes as reports show them."""
+        """The sizes as reports show them, and what is left out."""
         words = [f"{dim}={size}" for dim, size in self.dims.items()]
         # One leading dimension is a named size too, unless it broadcasts.
         if self.leading and (len(self.leading) > 1 or not isinstance(self.leading[0], int)):
             words.append(f"shape={leading_text(self.leading)}")
-        return words
+        return words + [f"without {name}" for name in self.absent]
 
     def recorded(self, signature: Signature) -> dict[str, int]:
         """The sizes as the history keeps them: the dimensions, and the items where several."""
@@ -72,18 +77,19 @@ class Case:
     def options(self, signature: Signature) -> str:
         """The command-line options that select exactly this case."""
         chosen = f"--values {self.values} --layout {self.layout} --seed {self.seed}"
-        return " ".join([*self._sizes(signature), chosen, *self._attributes()])
+        return " ".join([*self._sizes(signature), chosen, *self._given()])
 
     def sizes(self, signature: Signature) -> str:
         """The same without values, layout and seed: the options of what measures."""
-        return " ".join([*self._sizes(signature), *self._attributes()])
+        return " ".join([*self._sizes(signature), *self._given()])
 
     def _sizes(self, signature: Signature) -> list[str]:
         words = [f"--dtype {short_dtypes(self.dtypes)}"] if self.dtypes else []
         return [*words, f"--shape {shlex.quote(shape_text(signature, self.dims, self.leading))}"]
 
-    def _attributes(self) -> list[str]:
-        return [f"--attr {name}={value}" for name, value in self.attributes.items()]
+    def _given(self) -> list[str]:
+        words = [f"--without {name}" for name in self.absent]
+        return [*words, *(f"--attr {name}={value}" for name, value in self.attributes.items())]
 
 
 def operand_bytes(spec: OperatorSpec, case: Case) -> int:
@@ -91,16 +97,19 @@ def operand_bytes(spec: OperatorSpec, case: Case) -> int:
     elements = sum(
         math.prod(spec.signature.shape(p, case.dims, case.leading)) for p in spec.signature.tensors
     )
-    own = spec.bytes_moved(case.dims, case.leading, case.dtypes)
+    own = spec.bytes_moved(case.dims, case.leading, case.dtypes, case.absent)
     # The arrays here, their copy on the device, and for each element the oracle, its bound and
     # two temporaries of the comparison in float64.
     return 2 * own + 32 * elements
 
 
-def make_inputs(spec: OperatorSpec, case: Case) -> list[Array]:
+def make_inputs(spec: OperatorSpec, case: Case) -> list[Operand]:
     """The input arrays of ``case``, laid out as it says, the same for the same description."""
-    inputs: list[Array] = []
+    inputs: list[Operand] = []
     for index, param in enumerate(spec.signature.inputs):
+        if param.name in case.absent:
+            inputs.append(None)
+            continue
         shape = spec.signature.shape(param, case.dims, case.leading)
         dtype = spec.signature.dtype(param, case.dtypes)
         random = np.random.default_rng([case.seed, index, *map(ord, case.values)])
@@ -377,7 +386,8 @@ def matrix(
 
     All shapes with typical values and with whole numbers (which have exact answers), then on three
     shapes every kind of values and every layout. Where a kernel takes strides, all shapes once more
-    in one layout after the other.
+    in one layout after the other. Where operands are optional, all shapes once more without one or
+    more of them, and so every kind of values, layout and attribute.
     """
     # Attributes without a default still need some value.
     attributes = spec.signature.settle_scalars(spec.signature.usual_attributes, dtypes)
@@ -393,6 +403,10 @@ def matrix(
         for index, (dims, leading) in enumerate(every):
             layout = layouts[index % len(layouts)]
             yield replace(base, dims=dims, leading=leading, layout=layout)
+    partial = _left_out(spec.signature)
+    for index, (dims, leading) in enumerate(every if partial else ()):
+        absent = partial[index % len(partial)]
+        yield replace(base, dims=dims, leading=leading, values="whole", absent=absent)
     middle = [s for s in every if 64 <= _cost(spec, *s) <= MATRIX_COST / 10] or every
     # Two with room in every dimension for what the values are about, and the last, a long one.
     roomy = [s for s in middle if min(s[0].values(), default=0) >= 5] or middle
@@ -402,7 +416,20 @@ def matrix(
             yield replace(base, dims=dims, leading=leading, values=values, seed=seed)
         for layout in layouts:
             yield replace(base, dims=dims, leading=leading, layout=layout, seed=seed)
+    dims, leading = chosen[0]
+    for absent in partial:
+        for values in kinds:
+            yield replace(base, dims=dims, leading=leading, values=values, seed=1, absent=absent)
+        for layout in layouts:
+            yield replace(base, dims=dims, leading=leading, layout=layout, seed=1, absent=absent)
     yield from _attribute_cases(spec, base, chosen[0])
+
+
+def _left_out(signature: Signature) -> list[tuple[str, ...]]:
+    """What calls leave out: each optional operand alone and, of several, all of them."""
+    optional = tuple(p.name for p in signature.inputs if p.type.optional)
+    alone: list[tuple[str, ...]] = [(name,) for name in optional]
+    return [*alone, optional] if len(optional) > 1 else alone
 
 
 def _attribute_cases(
@@ -440,6 +467,8 @@ def _attribute_cases(
             continue
         for values in ("typical", "thresholds", "special"):
             yield replace(varied, values=values)
+        for absent in _left_out(spec.signature):
+            yield replace(varied, absent=absent)
 
 
 def _accepted(spec: OperatorSpec, case: Case) -> bool:
@@ -459,8 +488,14 @@ def selected_case(
     layout: str = "contiguous",
     seed: int = 0,
     attributes: Mapping[str, object] | None = None,
+    absent: Sequence[str] = (),
 ) -> Case:
     """The one case that options describe; raises ``UsageError`` for what does not exist."""
+    optional = [p.name for p in spec.signature.inputs if p.type.optional]
+    for name in absent:
+        if name not in optional:
+            raise UnknownNameError("optional operand", name, optional, spec.name)
+    left_out = tuple(name for name in optional if name in absent)
     if values not in VALUES:
         raise UnknownNameError("kind of values", values, VALUES)
     if layout not in LAYOUTS:
@@ -469,7 +504,7 @@ def selected_case(
         raise UsageError(f"--seed {seed}: seeds are numbers from 0 up")
     dims, leading = parse_shape(spec.signature, shape)
     settled = spec.signature.settle_scalars(attributes or {}, dtypes)
-    return Case(dtypes, dims, leading, values, layout, seed, settled)
+    return Case(dtypes, dims, leading, values, layout, seed, settled, left_out)
 
 
 def check_memory(spec: OperatorSpec, case: Case, available: int) -> None:

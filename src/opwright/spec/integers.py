@@ -26,15 +26,18 @@ _GROWING_FUNCTIONS = frozenset(
 
 
 def evaluate_integers(
-    formula: Callable[..., Any], inputs: Sequence[NDArray[Any]], attributes: Mapping[str, Any]
+    formula: Callable[..., Any],
+    inputs: Sequence[NDArray[Any] | None],
+    attributes: Mapping[str, Any],
 ) -> NDArray[Any]:
     """What ``formula`` gives for copies of the integer ``inputs``, no step of it wrapped round."""
     try:
-        watched = [a.astype(np.int64).view(_Watched) for a in inputs]
+        watched = [None if a is None else a.astype(np.int64).view(_Watched) for a in inputs]
         return np.asarray(formula(*watched, **attributes))
     except (_TooLargeError, OverflowError):
         # OverflowError is NumPy's, where int64 cannot hold a Python integer of the formula.
-        return np.asarray(formula(*(a.astype(np.object_) for a in inputs), **attributes))
+        python = (None if a is None else a.astype(np.object_) for a in inputs)
+        return np.asarray(formula(*python, **attributes))
 
 
 class _TooLargeError(Exception):

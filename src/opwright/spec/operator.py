@@ -21,6 +21,7 @@ from opwright.spec.kernel import Kernel, place_error
 from opwright.spec.signature import (
     Array,
     Leading,
+    Operand,
     Scalar,
     Signature,
     TensorParam,
@@ -311,6 +312,11 @@ class OperatorSpec:
         inputs = [p.name for p in signature.inputs]
         if row.packs and row.packs not in inputs:
             raise UnknownNameError("tensor", str(row.packs), inputs, f"{row.name}: packs")
+        if row.packs in {p.name for p in signature.inputs if p.type.optional}:
+            raise UsageError(
+                f"{row.name}: packs={row.packs!r}: a call may leave {row.packs} out, and what is "
+                "packed is always there"
+            )
         if row.packs in {p.name for p in signature.batched}:
             raise UsageError(
                 f"{row.name}: packs={row.packs!r}: leading dimensions of {row.packs} broadcast, "
@@ -407,10 +413,15 @@ class OperatorSpec:
         return evaluate(self.flops_expression, dims) * self.signature.items(leading)
 
     def bytes_moved(
-        self, dims: Mapping[str, int], leading: Leading, dtypes: Mapping[str, DType]
+        self,
+        dims: Mapping[str, int],
+        leading: Leading,
+        dtypes: Mapping[str, DType],
+        absent: Sequence[str] = (),
     ) -> int:
-        """Bytes of one call when every tensor crosses the memory bus once."""
-        return sum(self._nbytes(p, dims, leading, dtypes) for p in self.signature.tensors)
+        """Bytes of one call when every tensor but those ``absent`` crosses the memory bus once."""
+        there = (p for p in self.signature.tensors if p.name not in absent)
+        return sum(self._nbytes(p, dims, leading, dtypes) for p in there)
 
     def _nbytes(
         self,
@@ -424,17 +435,17 @@ class OperatorSpec:
             size *= extent
         return size * self.signature.dtype(param, dtypes).bytes
 
-    def oracle(self, inputs: Sequence[Array], attributes: Mapping[str, Scalar]) -> Array:
+    def oracle(self, inputs: Sequence[Operand], attributes: Mapping[str, Scalar]) -> Array:
         """The formula in float64, integers exactly; never cast to the output's element type.
 
         The formula gets copies, so it may change them in place. Where all the inputs are integers
         they are int64, and Python's own where a step of the formula could overflow that.
         """
         with np.errstate(all="ignore"):
-            if all(a.dtype.kind in "iu" for a in inputs):
+            if all(a is None or a.dtype.kind in "iu" for a in inputs):
                 result = evaluate_integers(self.formula, inputs, attributes)
             else:
-                floats = (a.astype(np.float64) for a in inputs)
+                floats = (converted(a, np.float64) for a in inputs)
                 result = np.asarray(self.formula(*floats, **attributes))
         whole = result.dtype == np.object_ and all(isinstance(x, int) for x in result.flat)
         if result.dtype.kind not in "biuf" and not whole:
@@ -446,6 +457,11 @@ class OperatorSpec:
                 ),
             )
         return result
+
+
+def converted(operand: Operand, dtype: Any) -> Operand:
+    """A copy in another element type, of what is there."""
+    return None if operand is None else operand.astype(dtype)
 
 
 def check_takes(

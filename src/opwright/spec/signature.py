@@ -19,6 +19,7 @@ from opwright.spec.dtypes import DTYPES, DType, dtype_named, short_dtypes
 from opwright.spec.errors import DTypeError, ShapeError, UnknownNameError, UsageError
 
 Array = NDArray[Any]
+Operand = Array | None  # of an input that a call may leave out: None where it does
 # The leading dimensions of a call: those of "...", or of "#..." those of each input that has it
 # (in order; empty where none has any).
 Leading = tuple[int, ...] | tuple[tuple[int, ...], ...]
@@ -41,17 +42,29 @@ class Misspelt:
 
     fault: str
 
+    def __or__(self, _: object) -> Misspelt:
+        return self
+
+    __ror__ = __or__
+
 
 @dataclass(frozen=True)
 class TensorType:
     """What ``Tensor[T, "m k"]`` means: the element type's name and the dimensions.
 
     A dimension is a name, a fixed size, or ``...`` for any number of leading dimensions. Those of
-    ``#...`` broadcast; each item that they count is computed by itself.
+    ``#...`` broadcast; each item that they count is computed by itself. ``| None`` makes it
+    ``optional``: a call may leave the tensor out.
     """
 
     dtype: str
     dims: tuple[str | int, ...]
+    optional: bool = False
+
+    def __or__(self, other: object) -> TensorType:
+        return replace(self, optional=True) if other is None else NotImplemented
+
+    __ror__ = __or__
 
     @property
     def open(self) -> bool:
@@ -64,7 +77,8 @@ class TensorType:
         return self.dims[1:] if self.open else self.dims
 
     def __str__(self) -> str:
-        return f'Tensor[{self.dtype}, "{" ".join(map(str, self.dims))}"]'
+        own = f'Tensor[{self.dtype}, "{" ".join(map(str, self.dims))}"]'
+        return f"{own} | None" if self.optional else own
 
 
 if TYPE_CHECKING:
@@ -86,7 +100,7 @@ else:
         The first part is a dtype variable (or its name) or an element type's name; the second
         gives the dimensions in jaxtyping's notation: names, sizes, and a leading ``...``, which
         may stand without quotes where it is alone, or ``#...`` for leading dimensions that
-        broadcast.
+        broadcast. ``bias: Tensor[T, "n"] | None = None`` may be left out of a call.
         """
 
         def __class_getitem__(cls, item: object) -> TensorType | Misspelt:
@@ -370,15 +384,16 @@ class Signature:
                 f"({str(native)!r})"
             )
 
-    def settle_dtypes(self, arrays: Sequence[np.dtype[Any]]) -> dict[str, DType]:
-        """The variables' element types for inputs of these NumPy dtypes.
+    def settle_dtypes(self, arrays: Sequence[np.dtype[Any] | None]) -> dict[str, DType]:
+        """The variables' element types for inputs of these NumPy dtypes, None for one left out.
 
         Raises ``DTypeError`` naming both dtypes where two disagree or no declared one fits.
         """
         settled: dict[str, DType] = {}
         owner: dict[str, str] = {}
         known = {d.numpy: d for d in DTYPES.values()}
-        for param, given in zip(self.inputs, arrays, strict=True):
+        there = [(p, d) for p, d in zip(self.inputs, arrays, strict=True) if d is not None]
+        for param, given in there:
             self.check_native(param, given)
             wanted = param.type.dtype
             if wanted in settled and given != settled[wanted].numpy:
@@ -404,15 +419,19 @@ class Signature:
             for assignment in self.assignments:
                 if all(assignment[v] == d for v, d in settled.items()):
                     return dict(assignment)
-        mixture = " and ".join(f"{p.name} is {g}" for p, g in zip(self.inputs, arrays, strict=True))
+        mixture = " and ".join(f"{p.name} is {g}" for p, g in there)
         raise DTypeError(
             f"{self.name}: {mixture}, for which together there is no kernel; there can be "
             f"{'; '.join(map(short_dtypes, self.assignments))}. Convert one of them, or add the "
             "row to the declaration"
         )
 
-    def settle_dims(self, shapes: Sequence[tuple[int, ...]]) -> tuple[dict[str, int], Leading]:
+    def settle_dims(
+        self, shapes: Sequence[tuple[int, ...] | None]
+    ) -> tuple[dict[str, int], Leading]:
         """Sizes of the named dimensions and the leading ones, from the inputs' shapes.
+
+        The shape of an input that is left out is None.
 
         Raises ``ShapeError`` naming both arrays and sizes where they do not agree.
         """
@@ -422,6 +441,8 @@ class Signature:
         lead_owner = ""
         each: list[tuple[int, ...]] = []
         for param, shape in zip(self.inputs, shapes, strict=True):
+            if shape is None:
+                continue
             fixed = param.type.own
             extra = len(shape) - len(fixed)
             if extra < 0 or (extra > 0 and not param.type.open):
@@ -828,8 +849,12 @@ def signature_of(
             raise UsageError(f"{where}: {kind.fault}")
         has_default = parameter.default is not parameter.empty
         if isinstance(kind, TensorType):
-            if has_default:
-                raise UsageError(f"{where}: a tensor cannot have a default")
+            if kind.optional != has_default or (has_default and parameter.default is not None):
+                whole = replace(kind, optional=True)
+                raise UsageError(
+                    f"{where}: a tensor cannot have a default; one that a call may leave out is "
+                    f"written {parameter.name}: {whole} = None"
+                )
             if scalars or parameter.kind is parameter.KEYWORD_ONLY:
                 raise UsageError(f"{where}: tensors come before attributes, and before any *")
             inputs.append(TensorParam(parameter.name, kind))
@@ -854,11 +879,35 @@ def signature_of(
         raise UsageError(f"{name}: return: {returned.fault}")
     if not isinstance(returned, TensorType):
         raise UsageError(f'{name}: the return annotation should be like Tensor[T, "m n"]')
-    if not inputs:
-        raise UsageError(f"{name}: an operator needs at least one tensor")
+    if returned.optional:
+        raise UsageError(f"{name}: return: there always is a result, so no '| None'")
+    if all(p.type.optional for p in inputs):
+        raise UsageError(f"{name}: an operator needs at least one tensor that is always given")
+    _check_optional(name, inputs)
     output = TensorParam("out", returned)
     signature = _assemble(name, inputs, output, _limited(name, scalars, limits), dtypes)
     return _stacked(signature, rows) if rows else signature
+
+
+def _check_optional(name: str, inputs: Sequence[TensorParam]) -> None:
+    """Raise ``UsageError`` where a call without an optional tensor would leave a size open."""
+    always = [p for p in inputs if not p.type.optional]
+    dims = {dim for p in always for dim in p.type.dims}
+    for param in inputs:
+        if not param.type.optional:
+            continue
+        where = f"{name}: {param.name}, which a call may leave out,"
+        if param.type.dims[:1] == ("#...",):
+            raise UsageError(
+                f"{where} cannot have leading dimensions that broadcast ('#...'); let it have "
+                "'...' or none"
+            )
+        for dim in param.type.dims:
+            if isinstance(dim, str) and dim not in dims:
+                raise UsageError(
+                    f"{where} is the only one with the dimension {dim!r}, so that no call without "
+                    "it has a size for that; give the dimension to a tensor that is always there"
+                )
 
 
 def _limited(name: str, scalars: list[ScalarParam], limits: Sequence[str]) -> list[ScalarParam]:
@@ -964,15 +1013,19 @@ def _assemble(
                 f"{name}: {word!r} is neither a dtype ({', '.join(DTYPES)}) nor in "
                 f"dtypes={{{', '.join(map(repr, dtypes))}}}{hint}"
             )
-    in_inputs = [v for v in variables if v in {p.type.dtype for p in inputs}]
-    if output.type.dtype in variables and output.type.dtype not in in_inputs:
+    always = {p.type.dtype for p in inputs if not p.type.optional}
+    for param in (*(p for p in inputs if p.type.optional), output):
+        variable = param.type.dtype
+        if variable not in variables or variable in always:
+            continue
         settled: dict[tuple[DType, ...], DType] = {}
         for assignment in assignments:
-            given = tuple(assignment[v] for v in in_inputs)
-            if settled.setdefault(given, out := assignment[output.type.dtype]) != out:
+            given = tuple(assignment[v] for v in variables if v in always)
+            if settled.setdefault(given, found := assignment[variable]) != found:
+                where = "the output" if param is output else f"{param.name}, which may be left out"
                 raise UsageError(
-                    f"{name}: {output.type.dtype} is only in the output, so no call could settle "
-                    f"it: {settled[given]} or {out}"
+                    f"{name}: {variable} is only in {where}, so no call could settle it: "
+                    f"{settled[given]} or {found}"
                 )
     marks = {p.type.dims[0] for p in (*inputs, output) if p.type.open}
     if len(marks) > 1:

@@ -93,7 +93,7 @@ def declared_bound(
 
 def derived_bound(
     formula: Callable[..., Any],
-    inputs: Sequence[NDArray[Any]],
+    inputs: Sequence[NDArray[Any] | None],
     attributes: Mapping[str, Any],
     reference: Floats,
     output: DType,
@@ -113,7 +113,8 @@ def derived_bound(
     rises = falls = None
     with np.errstate(all="ignore"):
         try:
-            tracked = formula(*(_operand(a, arithmetic) for a in inputs), **attributes)
+            operands = (None if a is None else _operand(a, arithmetic) for a in inputs)
+            tracked = formula(*operands, **attributes)
             if not isinstance(tracked, Tracked):
                 tracked = Tracked.exact(tracked, arithmetic)
             errors = np.broadcast_to(tracked.error, reference.shape)

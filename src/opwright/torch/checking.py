@@ -170,12 +170,16 @@ def _arrays(spec: OperatorSpec, dtypes: Mapping[str, DType], size: int = 0) -> l
     return make_inputs(spec, Case(dtypes, sizes, leading, seed=1, attributes=attributes))
 
 
-def _strided(array: Any) -> torch.Tensor:
-    """A tensor with the strides of ``array``, as far as torch has such."""
+def _strided(array: Any) -> torch.Tensor | None:
+    """A tensor with the strides of ``array``, as far as torch has such; None of None."""
+    if array is None:
+        return None
     if any(stride < 0 for stride in array.strides):
         return as_tensor(array)
     if array.dtype == DTYPES["bf16"].numpy:
-        return _strided(array.view(np.int16)).view(torch.bfloat16)
+        bits = _strided(array.view(np.int16))
+        assert bits is not None
+        return bits.view(torch.bfloat16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # expanded arrays are read-only
         return torch.from_numpy(array)

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import flop_registry
 
 from opwright.backends.registry import backend_named
 from opwright.bench.ceilings import Ceilings, load, roofline
-from opwright.torch.elements import TORCH_DTYPES
+from opwright.torch.elements import TORCH_DTYPES, inputs_of
 from opwright.torch.registration import registered
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -48,8 +48,8 @@ def cost(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> tu
     moved = sum(t.numel() * t.element_size() for t in (*operands, *results))
     spec = registered().get(func.name().removesuffix(".out"))
     if spec is not None:
-        inputs = operands[: len(spec.signature.inputs)]
-        dims, leading = spec.signature.settle_dims([tuple(t.shape) for t in inputs])
+        shapes = [None if t is None else tuple(t.shape) for t in inputs_of(spec, args)]
+        dims, leading = spec.signature.settle_dims(shapes)
         return spec.flops(dims, leading), moved
     formula = flop_registry.get(func.overloadpacket)
     if formula is not None:

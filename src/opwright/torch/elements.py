@@ -46,8 +46,18 @@ def devices(spec: OperatorSpec) -> list[str]:
     return sorted({DEVICES[row.backend] for row in spec.rows if row.backend in DEVICES})
 
 
+# An input of a call: None where it is optional and left out.
+Given = torch.Tensor | None
+
+
+def inputs_of(spec: OperatorSpec, args: Sequence[Any]) -> tuple[Any, ...]:
+    """The inputs among a call's arguments, with None for those that the call ends before."""
+    count = len(spec.signature.inputs)
+    return (*args[:count], *[None] * (count - len(args)))
+
+
 def settle(
-    spec: OperatorSpec, inputs: Sequence[torch.Tensor]
+    spec: OperatorSpec, inputs: Sequence[Given]
 ) -> tuple[dict[str, DType], dict[str, int], Leading]:
     """Element types, sizes and leading dimensions of a call, shapes symbolic or not.
 
@@ -55,7 +65,8 @@ def settle(
     serves, ``ShapeError`` where shapes do not agree.
     """
     signature = spec.signature
-    for param, tensor in zip(signature.inputs, inputs, strict=True):
+    there = [(p, x) for p, x in zip(signature.inputs, inputs, strict=True) if x is not None]
+    for param, tensor in there:
         where = f"{spec.name}: {param.name} is"
         if tensor.layout is not torch.strided:
             raise DTypeError(
@@ -68,13 +79,14 @@ def settle(
                 f"kernel; there are kernels for {', '.join(devices(spec)) or 'no device'}. Move it "
                 "there, or add a kernel for it"
             )
-        if tensor.device != inputs[0].device:
+        first, beside = there[0]
+        if tensor.device != beside.device:
             raise DTypeError(
-                f"{where} on {tensor.device} and {signature.inputs[0].name} on "
-                f"{inputs[0].device}; both must be on one device"
+                f"{where} on {tensor.device} and {first.name} on {beside.device}; both must be on "
+                "one device"
             )
-    dtypes = signature.settle_dtypes([numpy_dtype(x.dtype) for x in inputs])
-    dims, leading = signature.settle_dims([tuple(x.shape) for x in inputs])
+    dtypes = signature.settle_dtypes([None if x is None else numpy_dtype(x.dtype) for x in inputs])
+    dims, leading = signature.settle_dims([None if x is None else tuple(x.shape) for x in inputs])
     return dtypes, dims, leading
 
 

@@ -14,6 +14,7 @@ from opwright.spec.dtypes import DType
 from opwright.spec.errors import UsageError
 from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Scalar
+from opwright.torch.elements import Given, inputs_of
 from opwright.torch.formula import NotFollowedError, evaluate
 
 # Sizes at which it is tried whether a gradient can be derived: small, and different where the
@@ -45,7 +46,7 @@ class Gradients:
     def backward(
         self,
         grad: torch.Tensor,
-        inputs: Sequence[torch.Tensor],
+        inputs: Sequence[Given],
         attributes: Mapping[str, Scalar],
         wanted: Sequence[str],
     ) -> dict[str, torch.Tensor]:
@@ -55,6 +56,7 @@ class Gradients:
             if name in self.spec.gradients:
                 function = self.spec.gradients[name]
                 like = inputs[self._names.index(name)]
+                assert like is not None  # it needs a gradient
                 result = evaluate(function, grad, *inputs, **attributes)
                 if self.spec.signature.broadcasts and result.ndim > like.ndim:
                     result = result.sum(tuple(range(result.ndim - like.ndim)))
@@ -80,7 +82,7 @@ class Gradients:
     def _derived(
         self,
         grad: torch.Tensor,
-        inputs: Sequence[torch.Tensor],
+        inputs: Sequence[Given],
         attributes: Mapping[str, Scalar],
         wanted: Sequence[str],
     ) -> dict[str, torch.Tensor]:
@@ -90,18 +92,18 @@ class Gradients:
             return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
         def formula(*some: torch.Tensor) -> torch.Tensor:
-            full = [widened(x) for x in inputs]
+            full = [None if x is None else widened(x) for x in inputs]
             for position, x in zip(positions, some, strict=True):
                 full[position] = x
             return evaluate(self.spec.formula, *full, **attributes)
 
-        starts = [widened(inputs[p]) for p in positions]
+        differentiated = [x for p in positions if (x := inputs[p]) is not None]
+        starts = [widened(x) for x in differentiated]
         vjp: Any = torch.func.vjp
         result, pull_back = vjp(formula, *starts)
         pulled = pull_back(grad.to(result.dtype))
         return {
-            name: g.to(inputs[p].dtype)
-            for name, p, g in zip(wanted, positions, pulled, strict=True)
+            name: g.to(x.dtype) for name, x, g in zip(wanted, differentiated, pulled, strict=True)
         }
 
     def _try(self, name: str) -> str:
@@ -150,13 +152,13 @@ def function_of(
     names = [p.name for p in spec.signature.inputs]
 
     def forward(ctx: Any, keyset: Any, *args: Any) -> torch.Tensor:
-        ctx.save_for_backward(*args[: len(names)])
+        ctx.save_for_backward(*inputs_of(spec, args))
         given = args[len(names) :]
         ctx.attributes = {
             s.name: given[i] if i < len(given) else s.default
             for i, s in enumerate(spec.signature.scalars)
         }
-        ctx.others = len(given)
+        ctx.count = len(args)
         if not torch._C._are_functorch_transforms_active():
             return below(keyset, *args)
         # Recording is off in here, for this transformation; the ones outside it still want it.
@@ -166,7 +168,8 @@ def function_of(
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         wanted = [n for n, needed in zip(names, ctx.needs_input_grad[1:], strict=False) if needed]
         found = gradients.backward(grad, ctx.saved_tensors, ctx.attributes, wanted)
-        return (None, *(found.get(n) for n in names), *[None] * ctx.others)
+        every = [None, *(found.get(n) for n in names), *[None] * ctx.count]
+        return tuple(every[: 1 + ctx.count])  # one for each argument, the keys first
 
     function = type(
         f"{spec.name}_with_gradient",

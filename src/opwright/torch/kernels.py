@@ -17,7 +17,7 @@ from opwright.spec.errors import MachineError
 from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import ScalarParam
 from opwright.spec.strides import kernel_strides, walk
-from opwright.torch.elements import as_numpy, output_like, settle
+from opwright.torch.elements import Given, as_numpy, inputs_of, output_like, settle
 
 # Calls differ in sizes and attributes; one plan each is kept for this many, then all are dropped.
 MAX_PLANS = 4096
@@ -27,7 +27,8 @@ MAX_PLANS = 4096
 ONE_THREAD = 32768
 
 
-_Strides = tuple[tuple[int, ...], ...]  # in elements, of each input
+_Strides = tuple[tuple[int, ...], ...]  # in elements, of each input; none where it is left out
+_NONE = (None, None)  # in the key of a plan, for an input that is left out
 
 
 class _Plan(NamedTuple):
@@ -91,6 +92,8 @@ class Kernels:
 
         def several(*args: Any) -> torch.Tensor:
             inputs = args[: self._inputs]
+            if len(inputs) < self._inputs:
+                inputs = inputs_of(self.spec, args)
             plan = self._plan(inputs, args[self._inputs :])
             out = torch.empty(plan.shape, dtype=plan.dtype)
             self._run(plan, inputs, out)
@@ -124,13 +127,14 @@ class Kernels:
         Raises ``UsageError``, ``ShapeError`` or ``DTypeError`` where it cannot hold it, or shares
         memory with an input.
         """
-        inputs = args[: self._inputs]
+        inputs = inputs_of(self.spec, args)
         plan = self._plan(inputs, args[self._inputs :])
         dtypes, _, _ = settle(self.spec, inputs)
         signature = self.spec.signature
         named = [
             (p.name, as_numpy(x.resolve_neg()))
             for p, x in zip(signature.inputs, inputs, strict=True)
+            if x is not None
         ]
         result = signature.dtype(signature.output, dtypes).numpy
         check_output(self.spec.name, as_numpy(out), plan.shape, result, named)
@@ -141,23 +145,25 @@ class Kernels:
             self._run(plan, inputs, whole)
             out.copy_(whole)
 
-    def _run(self, plan: _Plan, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    def _run(self, plan: _Plan, inputs: Sequence[Given], out: torch.Tensor) -> None:
         # The list keeps copies alive until the kernel has finished.
         operands, run = inputs, plan.run
-        if not all(x.is_contiguous() for x in inputs):
-            as_they_lie = plan.strided and plan.strided(tuple(x.stride() for x in inputs))
+        if not all(x is None or x.is_contiguous() for x in inputs):
+            strides = tuple(() if x is None else x.stride() for x in inputs)
+            as_they_lie = plan.strided and plan.strided(strides)
             if as_they_lie:
                 run = as_they_lie
             else:
-                operands = [x.contiguous() for x in inputs]
+                operands = [None if x is None else x.contiguous() for x in inputs]
         threads = plan.threads
         if threads > 1:
             threads = min(threads, torch.get_num_threads())
-        run(threads, self._team, *[x.data_ptr() for x in operands], out.data_ptr())
+        addresses = [0 if x is None else x.data_ptr() for x in operands]
+        run(threads, self._team, *addresses, out.data_ptr())
 
-    def _plan(self, inputs: Sequence[torch.Tensor], given: tuple[Any, ...]) -> _Plan:
+    def _plan(self, inputs: Sequence[Given], given: tuple[Any, ...]) -> _Plan:
         attributes = given + self._defaults[len(given) :]
-        parts = [part for x in inputs for part in (x.dtype, x.shape)]
+        parts = [part for x in inputs for part in ((x.dtype, x.shape) if x is not None else _NONE)]
         key = (*parts, self._pack(*attributes))
         plan = self._plans.get(key)
         if plan is None:
@@ -167,7 +173,7 @@ class Kernels:
             self._plans[key] = plan
         return plan
 
-    def _make(self, inputs: Sequence[torch.Tensor], attributes: tuple[Any, ...]) -> _Plan:
+    def _make(self, inputs: Sequence[Given], attributes: tuple[Any, ...]) -> _Plan:
         signature = self.spec.signature
         dtypes, dims, leading = settle(self.spec, inputs)
         names = [s.name for s in signature.scalars]
@@ -179,7 +185,9 @@ class Kernels:
                 "tensors are"
             )
         run_at, params = choice.run_at, signature.inputs
-        row_major = [torch.empty(x.shape, device="meta").stride() for x in inputs]
+        row_major = [
+            () if x is None else torch.empty(x.shape, device="meta").stride() for x in inputs
+        ]
 
         def values(each: Sequence[int], strides: _Strides) -> list[int | float]:
             way = walk(signature, dims, shapes, strides) if signature.broadcasts else ()
@@ -188,21 +196,23 @@ class Kernels:
         @lru_cache(MAX_PLANS)
         def strided(strides: _Strides) -> Callable[..., None] | None:
             told = [
-                kernel_strides(p, x, s) for p, x, s in zip(params, shapes, strides, strict=True)
+                (0,) * len(p.type.dims) if gone else kernel_strides(p, x, s)
+                for p, x, s, gone in zip(params, shapes, strides, absent, strict=True)
             ]
             if None in told:
                 return None
             each = [stride for found in told if found for stride in found]
             return run_at(values(each, strides))
 
-        shapes = [tuple(x.shape) for x in inputs]
+        absent = [x is None for x in inputs]
+        shapes = [() if x is None else tuple(x.shape) for x in inputs]
         if choice.row.strided:
             run = strided(tuple(row_major))
             assert run is not None  # row-major order has strides
         else:
             run = run_at(values((), tuple(row_major)))
         shape, dtype = output_like(self.spec, dtypes, dims, leading)
-        first = inputs[0]
+        first = next(x for x in inputs if x is not None)
         same = dtype is first.dtype and shape == first.shape
         same_strides = torch.empty(shape, device="meta").stride() if same else None
         work = self.spec.flops(dims, leading) + self.spec.bytes_moved(dims, leading, dtypes)

@@ -15,7 +15,14 @@ from torch.autograd import forward_ad
 
 from opwright.spec.errors import UsageError
 from opwright.spec.operator import OperatorSpec
-from opwright.torch.elements import TORCH_DTYPES, devices, output_like, settle
+from opwright.torch.elements import (
+    TORCH_DTYPES,
+    Given,
+    devices,
+    inputs_of,
+    output_like,
+    settle,
+)
 from opwright.torch.gradients import Gradients, function_of
 from opwright.torch.kernels import Kernels
 
@@ -76,13 +83,23 @@ def packet(operator: OperatorSpec) -> Any:
 
 
 def schema(spec: OperatorSpec) -> str:
-    """The arguments in torch's schema language, from the declaration: ``Tensor x, float t=0.5``."""
-    words = [f"Tensor {p.name}" for p in spec.signature.inputs]
+    """The arguments in torch's schema language, from the declaration: ``Tensor x, float t=0.5``.
+
+    An optional tensor is ``Tensor? bias=None``.
+    """
+    words = [
+        f"Tensor? {p.name}=None" if p.type.optional else f"Tensor {p.name}"
+        for p in spec.signature.inputs
+    ]
     kinds = {float: "float", int: "int", bool: "bool", str: "str"}
     for scalar in spec.signature.scalars:
         default = "" if scalar.default is None else f"={scalar.default!r}"
         words.append(f"{kinds[scalar.type]} {scalar.name}{default}")
     return ", ".join(words)
+
+
+def _first(inputs: Sequence[Given]) -> torch.Tensor:
+    return next(x for x in inputs if x is not None)
 
 
 def _register(spec: OperatorSpec, namespace: str) -> _Registered:
@@ -99,14 +116,13 @@ def _register(spec: OperatorSpec, namespace: str) -> _Registered:
     gradients = Gradients(spec)
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        inputs = args[: len(spec.signature.inputs)]
-        settle(spec, inputs)
+        settle(spec, inputs_of(spec, args))
         raise AssertionError("a tensor that kernels take came to where none is taken")
 
     def fake(*args: Any) -> torch.Tensor:
-        inputs = args[: len(spec.signature.inputs)]
+        inputs = inputs_of(spec, args)
         shape, dtype = output_like(spec, *settle(spec, inputs))
-        return torch.empty(shape, dtype=dtype, device=inputs[0].device)
+        return torch.empty(shape, dtype=dtype, device=_first(inputs).device)
 
     def into(*args: Any, out: torch.Tensor) -> None:
         kernels.into(out, *args)
@@ -145,10 +161,11 @@ def _autograd(
 
     def autograd(keyset: DispatchKeySet, *args: Any) -> torch.Tensor:
         if needs_grad(*args) and grad_enabled():
-            gradients.require([n for n, x in zip(names, args, strict=False) if x.requires_grad])
+            given = zip(names, args, strict=False)
+            gradients.require([n for n, x in given if x is not None and x.requires_grad])
             return recorded(keyset, *args)
         if forward_ad._current_level >= 0:
-            _refuse_tangents(spec, args[: len(names)])
+            _refuse_tangents(spec, inputs_of(spec, args))
         if keyset.raw_repr() == plain:
             # Straight to the kernel: a second way through the dispatcher takes 2 us.
             return compute(*args)
@@ -165,9 +182,11 @@ def _plain_keys() -> int:
     return int(keys.raw_repr())
 
 
-def _refuse_tangents(spec: OperatorSpec, inputs: Sequence[torch.Tensor]) -> None:
+def _refuse_tangents(spec: OperatorSpec, inputs: Sequence[Given]) -> None:
     """An error where forward-mode derivatives would silently end here."""
     for param, tensor in zip(spec.signature.inputs, inputs, strict=True):
+        if tensor is None:
+            continue
         dual: Any = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
         if dual.tangent is not None:
             raise UsageError(
@@ -178,8 +197,8 @@ def _refuse_tangents(spec: OperatorSpec, inputs: Sequence[torch.Tensor]) -> None
 
 def _out_autograd(spec: OperatorSpec, overload: Any) -> Callable[..., None]:
     def autograd(keyset: DispatchKeySet, *args: Any, out: torch.Tensor) -> None:
-        tensors = (*args[: len(spec.signature.inputs)], out)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        tensors = (*inputs_of(spec, args), out)
+        if torch.is_grad_enabled() and _requiring_grad(*tensors):
             raise UsageError(
                 f"{spec.name}: with out= no gradient can be recorded, and a tensor needs one. "
                 "Leave out= away, or call it under torch.no_grad()"
@@ -209,14 +228,13 @@ def _autocast(spec: OperatorSpec, overload: Any) -> Callable[..., torch.Tensor]:
 
     def autocast(*args: Any) -> torch.Tensor:
         inputs = list(args[:count])
-        floats = {
-            x.dtype for x in inputs if x.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        }
+        known = (torch.float32, torch.bfloat16, torch.float16)
+        floats = {x.dtype for x in inputs if x is not None and x.dtype in known}
         wanted = torch.get_autocast_dtype("cpu")
         if not shortens:
             wanted = torch.float32 if len(floats) > 1 else next(iter(floats), torch.float32)
         if wanted in allowed:
-            inputs = [x.to(wanted) if x.dtype in floats else x for x in inputs]
+            inputs = [x.to(wanted) if x is not None and x.dtype in floats else x for x in inputs]
         with guard(keys):
             return overload(*inputs, *args[count:])  # type: ignore[no-any-return]
 
@@ -230,8 +248,8 @@ def _batched(spec: OperatorSpec, overload: Any) -> Callable[..., Any]:
     count = len(params)
 
     def batched(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[torch.Tensor, int]:
-        inputs, others = args[:count], args[count:]
-        dims = in_dims[:count]
+        inputs, others = inputs_of(spec, args), args[count:]
+        dims = inputs_of(spec, in_dims)
         fronts = [x if d is None else x.movedim(d, 0) for x, d in zip(inputs, dims, strict=True)]
         whole_call = spec.signature.output.type.open and all(
             is_open or d is None for is_open, d in zip(open_ended, dims, strict=True)
@@ -239,7 +257,7 @@ def _batched(spec: OperatorSpec, overload: Any) -> Callable[..., Any]:
         if whole_call and spec.signature.broadcasts:
             # The new dimension goes before those of all the inputs.
             ranks = [
-                x.ndim - len(p.type.own) - (d is not None)
+                0 if x is None else x.ndim - len(p.type.own) - (d is not None)
                 for x, d, p in zip(fronts, dims, params, strict=True)
             ]
             whole = [
@@ -249,7 +267,9 @@ def _batched(spec: OperatorSpec, overload: Any) -> Callable[..., Any]:
             return overload(*whole, *others), 0
         if whole_call:
             whole = [
-                x.unsqueeze(0).expand(info.batch_size, *x.shape) if is_open and d is None else x
+                x.unsqueeze(0).expand(info.batch_size, *x.shape)
+                if is_open and d is None and x is not None
+                else x
                 for x, d, is_open in zip(fronts, dims, open_ended, strict=True)
             ]
             return overload(*whole, *others), 0

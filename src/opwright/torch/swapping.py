@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from opwright.bench.stats import Ratio, noise_floor, paired_ratio, verdict
 from opwright.spec.errors import DTypeError, ShapeError, UsageError
 from opwright.spec.operator import OperatorSpec
-from opwright.torch.elements import settle
+from opwright.torch.elements import inputs_of, settle
 from opwright.torch.registration import packet
 
 # Seconds that compare() spends on timing, and the rounds it takes at least and at most.
@@ -252,17 +252,21 @@ def _operator_call(state: _Swap, name: str, spec: OperatorSpec) -> Callable[...,
     """Calls that an operator has a kernel for, and torch's own function for the others."""
     call = packet(spec)
     signature = spec.signature
-    count, most = len(signature.inputs), len(signature.inputs) + len(signature.scalars)
+    optional = [p.type.optional for p in signature.inputs]
+    least, most = optional.count(False), len(optional) + len(signature.scalars)
 
     def replaced(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         reason = ""
-        if kwargs or not count <= len(args) <= most:
+        if kwargs or not least <= len(args) <= most:
             reason = "it is called with arguments that the operator has not"
-        elif not all(isinstance(a, torch.Tensor) for a in args[:count]):
+        elif not all(
+            isinstance(a, torch.Tensor) or (a is None and may_be_left_out)
+            for a, may_be_left_out in zip(args, optional, strict=False)
+        ):
             reason = "it is called with something that is no tensor"
         else:
             try:
-                settle(spec, args[:count])
+                settle(spec, inputs_of(spec, args))
             except (DTypeError, ShapeError) as error:
                 reason = str(error)
         if reason:

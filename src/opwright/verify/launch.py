@@ -13,7 +13,7 @@ from opwright.backends.base import Artifact, Buffers, Device, Fault, Outcome, Pl
 from opwright.backends.operands import packed_room, packing_operands
 from opwright.spec.dtypes import DType, dtype_named
 from opwright.spec.kernel import Kernel
-from opwright.spec.signature import Array
+from opwright.spec.signature import Array, Operand
 from opwright.verify.compare import Verdict, judge
 from opwright.verify.prepare import Prepared
 
@@ -172,6 +172,7 @@ def _packed_calls(
     names = [name for name, _ in prepared.inputs]
     given = prepared.views if kernel.strided else [array for _, array in prepared.inputs]
     array = given[names.index(kernel.packs)]
+    assert array is not None  # what is packed is never optional
     array, sizes, told = packing_operands(prepared.signature, kernel, array, prepared.case.dims)
     several, u8 = 2 if kernel.threads else 1, dtype_named("u8")
     places: tuple[tuple[Placement, int, int], ...] = (
@@ -182,7 +183,7 @@ def _packed_calls(
 
         def launch(
             entry: str,
-            inputs: Sequence[tuple[str, Array]],
+            inputs: Sequence[tuple[str, Operand]],
             output: tuple[str, tuple[int, ...], DType],
             values: Sequence[int | float],
             placement: Placement = placement,

@@ -15,8 +15,8 @@ from opwright.spec.cases import Case, make_inputs
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import DeclarationError, OpwrightError
 from opwright.spec.kernel import Kernel
-from opwright.spec.operator import OperatorSpec, evaluate
-from opwright.spec.signature import Array, Signature
+from opwright.spec.operator import OperatorSpec, converted, evaluate
+from opwright.spec.signature import Array, Operand, Signature
 from opwright.spec.tolerance import Bound, Tolerance, declared_bound, derived_bound
 from opwright.verify.compare import Expected, Verdict, expect, judge
 from opwright.verify.witness import witness
@@ -29,15 +29,16 @@ _OVERFLOWING = ("huge", "overflow", "extremes", "special", "offset")
 class Prepared:
     """A case with everything that all its kernels share.
 
-    ``views`` are the inputs as the case lays them out, ``inputs`` the same without gaps.
+    ``views`` are the inputs as the case lays them out, ``inputs`` the same without gaps; None for
+    those that it leaves out.
     ``held`` is the last output that was judged to hold, with its verdict: kernels that differ in
     their tunables alone, and one kernel's launches, mostly give the very same.
     """
 
     case: Case
     signature: Signature
-    views: list[Array]
-    inputs: list[tuple[str, Array]]
+    views: list[Operand]
+    inputs: list[tuple[str, Operand]]
     expected: Expected
     output: DType
     shape: tuple[int, ...]
@@ -47,7 +48,7 @@ class Prepared:
 
     def operands(
         self, kernel: Kernel, packed: Array | None = None
-    ) -> tuple[list[tuple[str, Array]], list[int | float]]:
+    ) -> tuple[list[tuple[str, Operand]], list[int | float]]:
         """The named inputs as ``kernel`` takes them, and the values that it is called with.
 
         ``packed`` are the bytes that take the place of the input that it packs.
@@ -63,7 +64,7 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
     """Inputs, oracle, bound and witness of ``case``; raises ``MachineError`` if too large here."""
     signature = spec.signature
     views = make_inputs(spec, case)
-    arrays = [contiguous(a) for a in views]
+    arrays = contiguous(views)
     shape = signature.shape(signature.output, case.dims, case.leading)
     output = signature.dtype(signature.output, case.dtypes)
     reference = _oracle(spec, case, arrays, shape)
@@ -74,7 +75,7 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
         output,
         spec.overflow,
         _open(spec, case, arrays, reference, bound),
-        arrays[0] if len(arrays) == 1 and arrays[0].shape == shape else None,
+        next((a for a in arrays if len(arrays) == 1 and a is not None and a.shape == shape), None),
     )
     name, error = "", 0.0
     if with_witness:
@@ -115,7 +116,7 @@ def declared(spec: OperatorSpec, what: str, case: Case) -> Iterator[None]:
 
 
 def _oracle(
-    spec: OperatorSpec, case: Case, arrays: Sequence[Array], shape: tuple[int, ...]
+    spec: OperatorSpec, case: Case, arrays: Sequence[Operand], shape: tuple[int, ...]
 ) -> Array:
     with declared(spec, "the formula", case):
         reference = spec.oracle(arrays, case.attributes)
@@ -127,7 +128,7 @@ def _oracle(
     return reference
 
 
-def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference: Array) -> Bound:
+def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Operand], reference: Array) -> Bound:
     """The tolerance of ``case``: as declared, else derived from the formula."""
     output = spec.signature.dtype(spec.signature.output, case.dtypes)
     compute = spec.signature.compute(case.dtypes)
@@ -141,14 +142,14 @@ def bound_of(spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference:
             )
         terms = np.abs(numbers)
         if own.terms is not None:
-            exact = (a.astype(np.float64) for a in arrays)
+            exact = (converted(a, np.float64) for a in arrays)
             terms = np.broadcast_to(own.terms(*exact, **case.attributes), numbers.shape)
         depth = evaluate(own.depth or str(int(own.terms is not None)), case.dims)
         return declared_bound(terms, depth, own.ulps, numbers, output, compute)
 
 
 def _open(
-    spec: OperatorSpec, case: Case, arrays: Sequence[Array], reference: Array, bound: Bound
+    spec: OperatorSpec, case: Case, arrays: Sequence[Operand], reference: Array, bound: Bound
 ) -> NDArray[np.bool_]:
     """Where the type that kernels compute in overflows on the way and the declaration is silent.
 
@@ -161,13 +162,13 @@ def _open(
     if compute.kind == "int" or not (case.values in _OVERFLOWING or may_divide_by_zero):
         return np.zeros(reference.shape, dtype=bool)
     exact = reference.astype(np.float64)
-    finite_inputs = all(np.isfinite(a.astype(np.float64)).all() for a in arrays)
+    finite_inputs = all(a is None or np.isfinite(a.astype(np.float64)).all() for a in arrays)
     if bound.rises is not None:
         return np.asarray(finite_inputs & ~np.isfinite(exact))
     undefined = np.isfinite(exact) & np.isinf(bound.limit)
     with declared(spec, "the formula", case), np.errstate(all="ignore"):
         narrow = np.asarray(
-            spec.formula(*(a.astype(compute.numpy) for a in arrays), **case.attributes)
+            spec.formula(*(converted(a, compute.numpy) for a in arrays), **case.attributes)
         ).astype(np.float64)
     if case.values == "overflow":
         opposite = np.isinf(narrow) & (np.sign(narrow) != np.sign(exact))

@@ -9,7 +9,7 @@ import numpy as np
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case
 from opwright.spec.dtypes import DType, short_dtypes
-from opwright.spec.operator import OperatorSpec
+from opwright.spec.operator import OperatorSpec, converted
 from opwright.spec.signature import Array
 from opwright.verify.compare import judge
 from opwright.verify.prepare import Prepared, declared, prepare
@@ -110,7 +110,7 @@ def _variants(spec: OperatorSpec, cases: Sequence[Case]) -> list[str]:
         if not left:
             break
         prepared = prepare(spec, case, with_witness=False)
-        inputs = [a.astype(np.float64) for _, a in prepared.inputs]
+        inputs = [converted(a, np.float64) for _, a in prepared.inputs]
         for name, variant in list(left.items()):
             what = f"the known-wrong variant {name!r}"
             with declared(spec, what, case), np.errstate(all="ignore"):
@@ -121,10 +121,10 @@ def _variants(spec: OperatorSpec, cases: Sequence[Case]) -> list[str]:
 
 
 def _varied(cases: Sequence[Case]) -> list[Case]:
-    """The largest case of each kind of values and set of attributes, then others in between."""
+    """The largest case of each kind of values and what is given, then others in between."""
     largest: dict[str, Case] = {}
     for case in cases:
-        kind = f"{case.values} {case.attributes}"
+        kind = f"{case.values} {case.attributes} {case.absent}"
         if kind not in largest or _elements(case) > _elements(largest[kind]):
             largest[kind] = case
     return [*largest.values(), *cases[:: max(1, len(cases) // MAX_CASES)]]

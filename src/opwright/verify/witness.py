@@ -14,7 +14,7 @@ import numpy as np
 from opwright.spec.dtypes import DTYPES, DType
 from opwright.spec.errors import UsageError
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import Array, Scalar
+from opwright.spec.signature import Array, Operand, Scalar
 
 
 class Witness:
@@ -42,11 +42,11 @@ def torch_installed() -> bool:
 
 
 def witness(
-    spec: OperatorSpec, inputs: Sequence[Array], attributes: Mapping[str, Scalar], output: DType
+    spec: OperatorSpec, inputs: Sequence[Operand], attributes: Mapping[str, Scalar], output: DType
 ) -> Witness:
     """torch's operator where it is declared and installed, else the formula in NumPy."""
     if spec.torch is not None and torch_installed():
-        if any(a.dtype.kind not in "iu" for a in inputs):
+        if any(a is not None and a.dtype.kind not in "iu" for a in inputs):
             return _torch_witness(spec, inputs, attributes)
         # torch may refuse integers, or mixtures of them, and wrap sums round in the short type.
         with contextlib.suppress(RuntimeError, TypeError):
@@ -58,15 +58,18 @@ def witness(
 
 
 def numpy_witness(
-    spec: OperatorSpec, inputs: Sequence[Array], attributes: Mapping[str, Scalar], output: DType
+    spec: OperatorSpec, inputs: Sequence[Operand], attributes: Mapping[str, Scalar], output: DType
 ) -> Witness:
     """The formula in NumPy, in the inputs' own element types."""
     # Sums of short integers are made in int32, as whoever calls NumPy has to see to.
-    short = all(a.dtype.kind in "iu" for a in inputs)
-    inputs = [a.astype(np.int32) if short and a.itemsize < 4 else a for a in inputs]
-    views = [a.view() for a in inputs]
+    short = all(a is None or a.dtype.kind in "iu" for a in inputs)
+    inputs = [
+        a.astype(np.int32) if a is not None and short and a.itemsize < 4 else a for a in inputs
+    ]
+    views = [None if a is None else a.view() for a in inputs]
     for view in views:
-        view.flags.writeable = False
+        if view is not None:
+            view.flags.writeable = False
     whole = _one_ufunc(spec, views, attributes)
 
     def run() -> Any:
@@ -76,7 +79,8 @@ def numpy_witness(
             try:
                 return spec.formula(*views, **attributes)
             except ValueError:  # it changes its inputs, which kernels are still to get
-                return spec.formula(*(a.copy() for a in inputs), **attributes)
+                copies = (None if a is None else a.copy() for a in inputs)
+                return spec.formula(*copies, **attributes)
 
     def read(result: Any) -> Array:
         with np.errstate(all="ignore"):
@@ -86,7 +90,7 @@ def numpy_witness(
 
 
 def _one_ufunc(
-    spec: OperatorSpec, views: Sequence[Array], attributes: Mapping[str, Scalar]
+    spec: OperatorSpec, views: Sequence[Operand], attributes: Mapping[str, Scalar]
 ) -> Callable[[], Array] | None:
     """The formula with its output allocated beforehand, where it is one ufunc of the inputs."""
     calls: list[tuple[Any, list[Any], Array]] = []
@@ -102,25 +106,27 @@ def _one_ufunc(
 
     try:
         with np.errstate(all="ignore"):
-            result = spec.formula(*(view.view(Traced) for view in views), **attributes)
+            traced = (None if view is None else view.view(Traced) for view in views)
+            result = spec.formula(*traced, **attributes)
     except Exception:  # what a formula does with such arrays, or does not take, is its own affair
         return None
     if len(calls) != 1 or not isinstance(result, Traced) or result.base is not calls[0][2]:
         return None
     ufunc, given, out = calls[0]
     # A copy of an input would not follow from the inputs in the calls that come.
-    if not all(np.isscalar(x) or any(np.may_share_memory(x, v) for v in views) for x in given):
+    there = [view for view in views if view is not None]
+    if not all(np.isscalar(x) or any(np.may_share_memory(x, v) for v in there) for x in given):
         return None
     return lambda: ufunc(*given, out=out)
 
 
 def _torch_witness(
-    spec: OperatorSpec, inputs: Sequence[Array], attributes: Mapping[str, Scalar]
+    spec: OperatorSpec, inputs: Sequence[Operand], attributes: Mapping[str, Scalar]
 ) -> Witness:
     import torch
 
     function = _resolve(spec)
-    tensors = [_to_torch(torch, a) for a in inputs]
+    tensors = [None if a is None else _to_torch(torch, a) for a in inputs]
     with torch.no_grad():
         first = function(*tensors, **attributes)
         out: Any = torch.empty_like(first)

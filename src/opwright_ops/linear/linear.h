@@ -12,12 +12,13 @@
 namespace linear_layer {
 
 template <class Isa> struct Finish {
-    const float* bias;
+    using Acc = typename Isa::Acc;
+    const Acc* bias;
     int64_t activation;
 
     // Not inlined: six activations at each of a dozen places take seconds to compile.
     template <class Out>
-    __attribute__((noinline)) void operator()(const float* sums, Out* out, int64_t col,
+    __attribute__((noinline)) void operator()(const Acc* sums, Out* out, int64_t col,
                                               int64_t count) const {
         using Functions = Activations<Isa>;
         const auto with = [&](auto function) { finish(sums, bias + col, out, count, function); };
@@ -33,8 +34,7 @@ template <class Isa> struct Finish {
 
 private:
     template <class Out, class Function>
-    static void finish(const float* sums, const float* bias, Out* out, int64_t count,
-                       Function function) {
+    static void finish(const Acc* sums, const Acc* bias, Out* out, int64_t count, Function function) {
         constexpr int64_t lanes = Isa::lanes;
         int64_t j = 0;
         for (; j + lanes <= count; j += lanes) {
@@ -48,12 +48,18 @@ private:
     }
 };
 
-// x[batch, k] and bias[n] at any strides, out[batch, n]; `w` is k x n, an Operand or packed.
+// x[batch, k] and bias[n] at any strides, or no bias (null), out[batch, n]; `w` is k x n, an Operand or packed.
 template <class Isa, class Elem, class SourceW>
 void linear(gemm::Operand<Elem> x, SourceW w, const Elem* bias, int64_t bias_stride, Elem* out,
             int64_t batch, int64_t n, int64_t k, int64_t activation) {
-    const std::unique_ptr<float[]> biases(new float[static_cast<std::size_t>(n)]);
-    for (int64_t j = 0; j < n; ++j) biases[j] = static_cast<float>(bias[j * bias_stride]);
+    using Acc = typename Isa::Acc;
+    const std::unique_ptr<Acc[]> biases(new Acc[static_cast<std::size_t>(n)]);
+    // Without a bias -0 is added, which changes no number, 0 of either sign among them: one epilogue for both.
+    if (bias) {
+        for (int64_t j = 0; j < n; ++j) biases[j] = static_cast<Acc>(bias[j * bias_stride]);
+    } else {
+        std::fill_n(biases.get(), n, Acc{-0.0f});
+    }
     gemm::multiply<Isa>(x, w, out, batch, n, k, Finish<Isa>{biases.get(), activation});
 }
 

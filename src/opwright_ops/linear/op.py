@@ -33,6 +33,11 @@ def activated(y: Array, activation: str) -> Any:
     return y
 
 
+def biased(sums: Any, bias: Any) -> Any:
+    """The sums with the bias added, where there is one."""
+    return sums if bias is None else sums + bias
+
+
 def torch_activated(y: Any, activation: str) -> Any:
     """The same of a torch tensor."""
     import torch
@@ -58,7 +63,7 @@ def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
 
 
 @operator(
-    dtypes={"T": ["f32", "bf16", "f16"]},
+    dtypes={"T": ["f32", "f64", "bf16", "f16"]},
     flops="2*batch*n*k",
     torch=torch_witness,
     may_flush=["bf16"],
@@ -83,17 +88,18 @@ def torch_witness(x: Any, w: Any, bias: Any, activation: str) -> Any:
 def linear(
     x: Tensor[T, "... k"],
     w: Tensor[T, "n k"],
-    bias: Tensor[T, " n"],
+    bias: Tensor[T, " n"] | None = None,
     activation: Activation = "none",
 ) -> Tensor[T, "... n"]:
     """``activation(x @ w.T + bias)``, with ``w`` as torch.nn.Linear keeps it.
 
-    Sums, bias and activation are computed in float32 and rounded to T once. ``gelu`` is the one by
-    erf, ``gelu_tanh`` its approximation; ``threshold_activation`` is the operator of that name with
-    its defaults: the identity above 0.5, else tanh. Infinities and NaN go where IEEE arithmetic
-    takes them through the formula, so that gelu and silu of minus infinity are NaN.
+    Without a bias none is added. Sums, bias and activation are computed in float32, of f64 in
+    float64, and rounded to T once. ``gelu`` is the one by erf, ``gelu_tanh`` its approximation;
+    ``threshold_activation`` is the operator of that name with its defaults: the identity above 0.5,
+    else tanh. Infinities and NaN go where IEEE arithmetic takes them through the formula, so that
+    gelu and silu of minus infinity are NaN.
     """
-    result: Array = activated(x @ w.T + bias, activation)
+    result: Array = activated(biased(x @ w.T, bias), activation)
     return result
 
 
@@ -132,47 +138,47 @@ linear.kernels(
 
 
 @linear.known_wrong("bias forgotten")
-def without_bias(x: Array, w: Array, bias: Array, activation: str) -> Any:
+def without_bias(x: Array, w: Array, bias: Array | None, activation: str) -> Any:
     """An epilogue that is not told of the bias."""
     return activated(x @ w.T, activation)
 
 
 @linear.known_wrong("bias added after the activation")
-def bias_last(x: Array, w: Array, bias: Array, activation: str) -> Any:
+def bias_last(x: Array, w: Array, bias: Array | None, activation: str) -> Any:
     """Two steps in the wrong order."""
-    return activated(x @ w.T, activation) + bias
+    return biased(activated(x @ w.T, activation), bias)
 
 
 @linear.known_wrong("w read as k x n")
-def w_read_by_columns(x: Array, w: Array, bias: Array, activation: str) -> Any:
+def w_read_by_columns(x: Array, w: Array, bias: Array | None, activation: str) -> Any:
     """The layout of a matmul's second operand."""
-    return activated(x @ w.reshape(w.shape[::-1]) + bias, activation)
+    return activated(biased(x @ w.reshape(w.shape[::-1]), bias), activation)
 
 
 @linear.known_wrong("last term of k left out")
-def last_term_missing(x: Array, w: Array, bias: Array, activation: str) -> Any:
+def last_term_missing(x: Array, w: Array, bias: Array | None, activation: str) -> Any:
     """A loop over k that ends one early."""
-    return activated(x[..., :-1] @ w[:, :-1].T + bias, activation)
+    return activated(biased(x[..., :-1] @ w[:, :-1].T, bias), activation)
 
 
 @linear.known_wrong("the two forms of GELU confused")
-def gelu_confused(x: Array, w: Array, bias: Array, activation: str) -> Any:
+def gelu_confused(x: Array, w: Array, bias: Array | None, activation: str) -> Any:
     """They differ by up to 4.73e-4, near 2.7."""
     other = {"gelu": "gelu_tanh", "gelu_tanh": "gelu"}
-    return activated(x @ w.T + bias, other.get(activation, activation))
+    return activated(biased(x @ w.T, bias), other.get(activation, activation))
 
 
 @linear.known_wrong("ReLU drops NaN")
-def relu_drops_nan(x: Array, w: Array, bias: Array, activation: str) -> Any:
+def relu_drops_nan(x: Array, w: Array, bias: Array | None, activation: str) -> Any:
     """A maximum that prefers the number."""
-    y = x @ w.T + bias
+    y = biased(x @ w.T, bias)
     return np.fmax(y, 0) if activation == "relu" else activated(y, activation)
 
 
 @linear.known_wrong("GELU by a tanh that overflows")
-def gelu_overflows(x: Array, w: Array, bias: Array, activation: str) -> Any:
+def gelu_overflows(x: Array, w: Array, bias: Array | None, activation: str) -> Any:
     """tanh as (e - 1) / (e + 1) with e an exponential that becomes infinite, as in float32."""
-    y = x @ w.T + bias
+    y = biased(x @ w.T, bias)
     if activation != "gelu_tanh":
         return activated(y, activation)
     u = math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)
@@ -181,9 +187,9 @@ def gelu_overflows(x: Array, w: Array, bias: Array, activation: str) -> Any:
 
 
 @linear.known_wrong("threshold_activation compares |y|")
-def compares_magnitude(x: Array, w: Array, bias: Array, activation: str) -> Any:
+def compares_magnitude(x: Array, w: Array, bias: Array | None, activation: str) -> Any:
     """The identity also below -0.5."""
-    y = x @ w.T + bias
+    y = biased(x @ w.T, bias)
     if activation != "threshold_activation":
         return activated(y, activation)
     return np.where(np.abs(y) > THRESHOLD, y, np.tanh(y))

@@ -29,7 +29,7 @@ extern "C" void linear_int8(const T* x, const U* w, const V* bias, U* out, int64
         for (int64_t j = 0; j < n; ++j) {
             std::int32_t sum = 0;
             for (int64_t p = 0; p < k; ++p) sum += std::int32_t{x[i * k + p]} * std::int32_t{w[j * k + p]};
-            out[i * n + j] = scales.quantized(activated(scales.real(sum, bias[j]), activation));
+            out[i * n + j] = scales.quantized(activated(scales.real(sum, bias ? bias[j] : 0), activation));
         }
     }
 }

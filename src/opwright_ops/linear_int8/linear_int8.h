@@ -2,6 +2,7 @@
 // set, and `Float`, that of the activations, before it includes this.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -10,12 +11,16 @@
 
 namespace linear_int8_layer {
 
-// `w` is k x n, an Operand or packed; the other operands lie at any strides.
+// `w` is k x n, an Operand or packed; the other operands lie at any strides. `bias` may be null.
 template <class SourceW>
 void linear(gemm::Operand<T> x, SourceW w, const V* bias, int64_t bias_stride, U* out, int64_t batch,
             int64_t n, int64_t k, const Scales& scales, int64_t activation) {
     const std::unique_ptr<V[]> biases(new V[static_cast<std::size_t>(n)]);
-    for (int64_t j = 0; j < n; ++j) biases[j] = bias[j * bias_stride];
+    if (bias) {
+        for (int64_t j = 0; j < n; ++j) biases[j] = bias[j * bias_stride];
+    } else {
+        std::fill_n(biases.get(), n, V{0});
+    }
     gemm::multiply<Isa>(x, w, out, batch, n, k, Requantize<Float>{biases.get(), scales, activation});
 }
 

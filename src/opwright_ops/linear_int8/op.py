@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opwright import Kernel, T, Tensor, U, V, operator
-from opwright_ops.linear.op import Activation, activated, torch_activated
+from opwright_ops.linear.op import Activation, activated, biased, torch_activated
 
 Array = NDArray[Any]
 
@@ -23,7 +23,7 @@ def torch_witness(
     """The same in eager torch, by its integer product where it has one."""
     import torch
 
-    y = (x.to(torch.int32) @ w.to(torch.int32).T + bias).to(torch.float32) * scale
+    y = biased(x.to(torch.int32) @ w.to(torch.int32).T, bias).to(torch.float32) * scale
     y = torch_activated(y, activation)
     return torch.clip(torch.round(y / out_scale) + zero_point, -128, 127).to(torch.int8)
 
@@ -38,7 +38,7 @@ def torch_witness(
 def linear_int8(
     x: Tensor[T, "... k"],
     w: Tensor[U, "n k"],
-    bias: Tensor[V, " n"],
+    bias: Tensor[V, " n"] | None = None,
     scale: float = 0.0005,
     out_scale: float = 0.125,
     zero_point: int = 0,
@@ -46,14 +46,15 @@ def linear_int8(
 ) -> Tensor[U, "... n"]:
     """A linear layer of bytes: exact sums, and a result rounded and saturated to bytes.
 
-    The sums ``x @ w.T + bias`` are exact. One unit of them stands for ``scale``, so ``scale`` is
-    the product of the scales of x and w; the real number is computed in float32 and ``activation``
-    (gelu by erf, gelu_tanh by tanh) applied to it. One unit of the output stands for ``out_scale``
-    and ``zero_point`` stands for 0: the quotient is rounded to the nearest whole number, ties to
-    even, then ``zero_point`` is added, then what lies outside [-128, 127] becomes the nearer end.
-    Scales are positive and finite in float32, and ``zero_point`` is a byte.
+    The sums ``x @ w.T + bias`` (``x @ w.T`` without a bias) are exact. One unit of them stands for
+    ``scale``, so ``scale`` is the product of the scales of x and w; the real number is computed in
+    float32 and ``activation`` (gelu by erf, gelu_tanh by tanh) applied to it. One unit of the
+    output stands for ``out_scale`` and ``zero_point`` stands for 0: the quotient is rounded to the
+    nearest whole number, ties to even, then ``zero_point`` is added, then what lies outside
+    [-128, 127] becomes the nearer end. Scales are positive and finite in float32, and
+    ``zero_point`` is a byte.
     """
-    y = activated((x @ w.T + bias) * scale, activation)
+    y = activated(biased(x @ w.T, bias) * scale, activation)
     result: Array = np.clip(np.rint(y / out_scale) + zero_point, -128, 127)
     return result
 
@@ -105,33 +106,35 @@ def saturated(whole: Array) -> Array:
 
 
 @linear_int8.known_wrong("truncated instead of rounded")
-def truncated(x: Array, w: Array, bias: Array, zero_point: int, **how: Any) -> Array:
+def truncated(x: Array, w: Array, bias: Array | None, zero_point: int, **how: Any) -> Array:
     """A conversion to an integer that cuts off."""
-    return saturated(np.trunc(quotient(x @ w.T + bias, **how)) + zero_point)
+    return saturated(np.trunc(quotient(biased(x @ w.T, bias), **how)) + zero_point)
 
 
 @linear_int8.known_wrong("wraps instead of saturating")
-def wrapped(x: Array, w: Array, bias: Array, zero_point: int, **how: Any) -> Array:
+def wrapped(x: Array, w: Array, bias: Array | None, zero_point: int, **how: Any) -> Array:
     """A conversion that keeps the low byte."""
-    whole = np.rint(quotient(x @ w.T + bias, **how)) + zero_point
+    whole = np.rint(quotient(biased(x @ w.T, bias), **how)) + zero_point
     return np.asarray((whole + 128) % 256 - 128)
 
 
 @linear_int8.known_wrong("zero point added before scaling")
-def zero_point_scaled(x: Array, w: Array, bias: Array, zero_point: int, **how: Any) -> Array:
+def zero_point_scaled(x: Array, w: Array, bias: Array | None, zero_point: int, **how: Any) -> Array:
     """The zero point among the sums."""
-    return saturated(np.rint(quotient(x @ w.T + bias + zero_point, **how)))
+    return saturated(np.rint(quotient(biased(x @ w.T, bias) + zero_point, **how)))
 
 
 @linear_int8.known_wrong("bias left out")
-def without_bias(x: Array, w: Array, bias: Array, zero_point: int, **how: Any) -> Array:
+def without_bias(x: Array, w: Array, bias: Array | None, zero_point: int, **how: Any) -> Array:
     """A bias that is never added."""
-    return saturated(np.rint(quotient(x @ w.T + 0 * bias, **how)) + zero_point)
+    return saturated(np.rint(quotient(x @ w.T, **how)) + zero_point)
 
 
 @linear_int8.known_wrong("activation left out")
 def without_activation(
-    x: Array, w: Array, bias: Array, zero_point: int, activation: str, **how: Any
+    x: Array, w: Array, bias: Array | None, zero_point: int, activation: str, **how: Any
 ) -> Array:
     """The product alone."""
-    return saturated(np.rint(quotient(x @ w.T + bias, activation="none", **how)) + zero_point)
+    return saturated(
+        np.rint(quotient(biased(x @ w.T, bias), activation="none", **how)) + zero_point
+    )

@@ -10,7 +10,7 @@ from opwright.backends.cpu.device import CpuDevice
 from opwright.backends.cpu.probe import memory_available, missing_isa, probe_cpu
 from opwright.spec.dtypes import DType
 from opwright.spec.kernel import Kernel
-from opwright.spec.signature import Signature
+from opwright.spec.signature import Operand, Signature
 
 
 class CpuBackend(Backend):
@@ -66,7 +66,7 @@ class CpuBackend(Backend):
 
     def bind(
         self, artifact: Artifact
-    ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
+    ) -> Callable[[Sequence[Operand], Array, Sequence[int | float], int], None]:
         """See ``Backend.bind``.
 
         The function may be called by several threads at once and after a fork. Arrays must be

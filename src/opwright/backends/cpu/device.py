@@ -32,6 +32,7 @@ from opwright.backends.cpu.process import Ended, Garbage, Process, TimedOut, wor
 from opwright.backends.cpu.protocol import MAX_SAMPLES, Command, Kind, Op, Reply
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import MachineError, UsageError
+from opwright.spec.signature import Operand
 
 _PAGE = mmap.PAGESIZE
 _PLACEMENTS: Mapping[Placement, int] = {"end": 0, "begin": 1, "aligned": 2}
@@ -59,9 +60,9 @@ def _shared_memory(name: str, size: int) -> int:
     return fd
 
 
-def _span(name: str, array: Array) -> int:
+def _span(name: str, array: Operand) -> int:
     """Bytes from the first element of ``array`` to the end of its last."""
-    if array.size == 0:
+    if array is None or array.size == 0:
         return 0
     reaches = [s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True)]
     if min(reaches, default=0) < 0:
@@ -94,7 +95,7 @@ class CpuBuffers(Buffers):
     def __init__(
         self,
         device: CpuDevice,
-        inputs: Sequence[tuple[str, Array]],
+        inputs: Sequence[tuple[str, Operand]],
         output: tuple[str, tuple[int, ...], DType],
         placement: Placement,
     ) -> None:
@@ -105,6 +106,7 @@ class CpuBuffers(Buffers):
         nbytes = int(np.prod(self._shape, dtype=np.int64)) * self._dtype.bytes
         spans = [_span(name, array) for name, array in inputs]
         self.sizes = [*spans, nbytes]
+        self.absent = sum(1 << i for i, (_, array) in enumerate(inputs) if array is None)
         self.generation = 0  # of the worker that has them
         self.addresses: tuple[int, ...] = ()
         self._device = device
@@ -124,7 +126,7 @@ class CpuBuffers(Buffers):
             raise
         offset = 0
         for (_, array), span in zip(inputs, spans, strict=True):
-            if span:
+            if array is not None and span:
                 slack = _pages(span) - span
                 _write(self.inputs_fd, array, span, offset + (slack if placement == "end" else 0))
             offset += _pages(span)
@@ -148,9 +150,14 @@ class CpuBuffers(Buffers):
         self._view = np.zeros(0, np.uint8)
 
     def placed(self) -> list[faults.Placed]:
-        """The arrays as the kernel sees them."""
+        """The arrays as the kernel sees them; what is left out at address 0."""
         return [
-            faults.Placed(name, address, size, index == len(self.sizes) - 1)
+            faults.Placed(
+                name,
+                0 if self.absent >> index & 1 else address,
+                size,
+                index == len(self.sizes) - 1,
+            )
             for index, (name, address, size) in enumerate(
                 zip(self.names, self.addresses, self.sizes, strict=True)
             )
@@ -207,7 +214,7 @@ class CpuDevice(Device):
 
     def upload(
         self,
-        inputs: Sequence[tuple[str, Array]],
+        inputs: Sequence[tuple[str, Operand]],
         output: tuple[str, tuple[int, ...], DType],
         placement: Placement,
     ) -> CpuBuffers:
@@ -246,6 +253,7 @@ class CpuDevice(Device):
                 f"{artifact.path}\0{artifact.entry}",
                 threads=threads,
                 watch_ms=watch_ms,
+                absent=own.absent,
             ),
         )
         deadline = time.monotonic() + self._time_limit + watch_ms / 1000
@@ -300,6 +308,7 @@ class CpuDevice(Device):
                 cold=cache == "cold",
                 samples=min(samples - len(times), MAX_SAMPLES),
                 min_sample_ns=min_sample_ns,
+                absent=own.absent,
             )
             self._send(own, command)
             answer = self._answer(own, token, time.monotonic() + self._time_limit)

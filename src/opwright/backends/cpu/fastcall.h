@@ -98,6 +98,9 @@ py::Object* held_by(py::Object* object, py::Object* name) {
     return held;
 }
 
+// Whether an input is left out: the kernel gets null.
+bool is_none(const py::Object* object) { return object == &_Py_NoneStruct; }
+
 // The array that a kernel gets of an argument: itself, or the `memory` of a packed one.
 const py::Array& array_of(py::Object* object) {
     return *reinterpret_cast<const py::Array*>(object->type == array_type ? object
@@ -109,7 +112,9 @@ const py::Array& array_of(py::Object* object) {
 struct Form {
     explicit Form(py::Object* object)
         : type(object->type),
-          kind(object->type == array_type ? array_of(object).dtype : held_by(object, kind_name)) {
+          kind(is_none(object)                ? object
+               : object->type == array_type ? array_of(object).dtype
+                                            : held_by(object, kind_name)) {
         if (object->type != array_type) return;
         const py::Array& array = array_of(object);
         shape.assign(array.shape, array.shape + array.rank);
@@ -118,6 +123,7 @@ struct Form {
 
     bool fits(py::Object* object) const {
         if (!type.is(object->type)) return false;
+        if (is_none(object)) return true;
         if (object->type != array_type) return kind.is(held_by(object, kind_name));
         const py::Array& array = array_of(object);
         const std::size_t rank = shape.size(), bytes = rank * sizeof(std::intptr_t);
@@ -135,6 +141,7 @@ struct Form {
 struct Remembered {
     explicit Remembered(py::Object* new_output) : blank(new_output) {}
 
+    std::intptr_t count = 0;             // of the arguments in order, which leave out what only None follows
     std::vector<Form> forms;             // of the inputs, then of the output
     std::vector<std::intptr_t> spans;    // bytes from the first element to the end of the last
     std::vector<Kept> more;              // the attributes that were given in order
@@ -150,6 +157,10 @@ struct Remembered {
 const char* threads_wanted() {
     const char* text = std::getenv("OPWRIGHT_THREADS");
     return text ? text : "";
+}
+
+py::Object* input_of(py::Object* arguments, std::intptr_t count, std::size_t i) {
+    return static_cast<std::intptr_t>(i) < count ? PyTuple_GetItem(arguments, i) : &_Py_NoneStruct;
 }
 
 // The calls of one operator.
@@ -208,11 +219,11 @@ class FastCalls {
     static bool matches(const Remembered& call, py::Object* arguments, std::intptr_t count,
                         py::Object* named, py::Object* out, void** tensors) {
         const std::size_t inputs = call.forms.size() - 1;
-        if (count != static_cast<std::intptr_t>(inputs + call.more.size())) return false;
+        if (count != call.count) return false;
         for (std::size_t i = 0; i < inputs; ++i) {
-            py::Object* object = PyTuple_GetItem(arguments, i);
+            py::Object* object = input_of(arguments, count, i);
             if (!call.forms[i].fits(object)) return false;
-            tensors[i] = array_of(object).data;
+            tensors[i] = is_none(object) ? nullptr : array_of(object).data;
         }
         if (out ? !fits_output(call, out, tensors) : call.blank.is(&_Py_NoneStruct)) return false;
         for (std::size_t i = 0; i < call.more.size(); ++i) {
@@ -302,18 +313,24 @@ OPW_EXPORT py::Object* opw_fast_new(void** calls) {
     return function;
 }
 
-// Remembers a call of `inputs` arrays or packed arguments and then attributes, in `arguments`, the attributes
-// in `named`, and the array `out`; no array has negative strides. `blank` has the arguments of numpy.empty for
-// an array like `out`, or is None. `item_sizes` are in bytes, of the inputs and of `out`; `values` are `count`
-// words of 8 bytes.
+// Remembers a call of `inputs` arrays, packed arguments or None and then attributes, in `arguments`, which may
+// end before inputs that are None; the attributes in `named`; and the array `out`. No array has negative
+// strides. `blank` has the arguments of numpy.empty for an array like `out`, or is None. `item_sizes` are in
+// bytes, of the inputs and of `out`; `values` are `count` words of 8 bytes.
 OPW_EXPORT void opw_fast_keep(void* calls, py::Object* arguments, py::Object* named, py::Object* out,
                               py::Object* blank, std::int64_t inputs, const std::int64_t* item_sizes,
                               const void* kernel, const char* name, const char* values, std::int64_t count,
                               std::int64_t threads) {
     if (inputs >= static_cast<std::int64_t>(FastCalls::kMostTensors)) return;
     auto call = std::make_shared<Remembered>(blank);
+    call->count = PyTuple_Size(arguments);
     for (std::int64_t i = 0; i <= inputs; ++i) {
-        py::Object* object = i < inputs ? PyTuple_GetItem(arguments, i) : out;
+        py::Object* object = i < inputs ? input_of(arguments, call->count, i) : out;
+        if (is_none(object)) {
+            call->forms.emplace_back(object);
+            call->spans.push_back(0);
+            continue;
+        }
         const py::Array& array = array_of(object);
         std::intptr_t span = item_sizes[i];
         for (int d = 0; d < array.rank; ++d) span += array.strides[d] * (array.shape[d] - 1);

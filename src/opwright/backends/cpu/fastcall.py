@@ -17,8 +17,10 @@ from opwright.backends.base import Array, Artifact, FastCalls
 from opwright.backends.cpu.inprocess import loaded, runtime_path
 from opwright.backends.cpu.protocol import pack_words
 from opwright.spec.errors import OpwrightError
+from opwright.spec.signature import Operand
 
-_ATTRIBUTES = (str, int, float, bool)  # what cannot change, so that identity says enough
+# What cannot change, so that identity says enough; an input left out by name is None.
+_ATTRIBUTES = (str, int, float, bool, type(None))
 
 
 def fast_calls() -> FastCalls | None:
@@ -60,7 +62,7 @@ class _FastCalls(FastCalls):
         self,
         args: tuple[Any, ...],
         named: Mapping[str, Any],
-        inputs: Sequence[Array],
+        inputs: Sequence[Operand],
         out: Array,
         allocates: bool,
         artifact: Artifact,
@@ -77,7 +79,10 @@ class _FastCalls(FastCalls):
             out,
             (out.shape, out.dtype) if allocates else None,
             len(inputs),
-            struct.pack(f"={len(inputs) + 1}q", *(array.itemsize for array in (*inputs, out))),
+            struct.pack(
+                f"={len(inputs) + 1}q",
+                *(a.itemsize if a is not None else 0 for a in (*inputs, out)),
+            ),
             loaded(artifact)[1],
             artifact.kernel.encode(),
             pack_words(values),

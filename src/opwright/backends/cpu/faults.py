@@ -122,9 +122,14 @@ def _signal(reply: Reply, arrays: Sequence[Placed]) -> tuple[str, str]:
             f"{name}: a misaligned address for an instruction that needs an aligned one, or an "
             "address that cannot exist"
         )
-    if reply.address < _PAGE:
-        return "crash", f"{name}: {access} through a null pointer (address {reply.address:#x})"
-    if near := _nearest(reply.address, arrays):
+    absent = [a.name for a in arrays if not a.address]
+    if reply.address < (NEAR if absent else _PAGE):
+        said = f"; left out of this call, and null: {', '.join(absent)}" * bool(absent)
+        return (
+            "crash",
+            f"{name}: {access} through a null pointer (address {reply.address:#x}){said}",
+        )
+    if near := _nearest(reply.address, [a for a in arrays if a.address]):
         return _array_fault(reply, access, *near)
     if _overflowed(reply):
         return "crash", (

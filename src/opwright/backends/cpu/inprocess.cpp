@@ -168,13 +168,13 @@ OPW_EXPORT const void* opw_load(const char* path, const char* name, const char**
 }
 
 // Calls the kernel; `words` are 8 bytes each: for every tensor the address of its NumPy array
-// interface, then the values. Null, or what the kernel threw.
+// interface (0 for one left out), then the values. Null, or what the kernel threw.
 OPW_EXPORT const char* opw_invoke(const void* kernel, const char* words, std::int64_t count,
                                   std::int64_t threads) {
     const auto* interfaces = reinterpret_cast<const ArrayInterface* const*>(words);
     thread_local std::vector<void*> tensors;
     tensors.clear();
-    for (std::int64_t i = 0; i < count; ++i) tensors.push_back(interfaces[i]->data);
+    for (std::int64_t i = 0; i < count; ++i) tensors.push_back(interfaces[i] ? interfaces[i]->data : nullptr);
     const opw::host::Grant grant(pool(), threads);
     return enter(kernel, tensors.data(), words + 8 * count, grant);
 }

@@ -13,6 +13,7 @@ from opwright.backends.cpu.probe import request_amx
 from opwright.backends.cpu.process import FOLDER
 from opwright.backends.cpu.protocol import word_format
 from opwright.spec.errors import MachineError, OpwrightError
+from opwright.spec.signature import Operand
 from opwright.toolchain.build import build
 from opwright.toolchain.compilers import pick_compiler
 
@@ -25,7 +26,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_size_t, ctypes.py_object, ctypes.c_char_p)
 
 def bind(
     artifact: Artifact,
-) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
+) -> Callable[[Sequence[Operand], Array, Sequence[int | float], int], None]:
     """See ``Backend.bind``.
 
     Raises ``MachineError`` where the artifact cannot be loaded, or uses AMX and the kernel of the
@@ -37,16 +38,16 @@ def bind(
     packers: dict[tuple[type, ...], struct.Struct] = {}
 
     def call(
-        inputs: Sequence[Array], output: Array, values: Sequence[int | float], threads: int
+        inputs: Sequence[Operand], output: Array, values: Sequence[int | float], threads: int
     ) -> None:
         kinds = tuple(map(type, values))
         packer = packers.get(kinds)
         if packer is None:
             packer = struct.Struct(f"={len(inputs) + 1}Q{''.join(map(word_format, values))}")
             packers[kinds] = packer
-        arrays = [array.__array_struct__ for array in inputs]
+        arrays = [None if array is None else array.__array_struct__ for array in inputs]
         arrays.append(output.__array_struct__)
-        words = packer.pack(*[_pointer(array, None) for array in arrays], *values)
+        words = packer.pack(*[0 if a is None else _pointer(a, None) for a in arrays], *values)
         # ctypes lets other Python threads run during the call.
         if thrown := invoke(handle, words, len(arrays), threads):
             raise _thrown(artifact, thrown)

@@ -25,6 +25,7 @@ struct Command {
     std::uint32_t cold;
     std::uint32_t samples;
     double min_sample_ns;
+    std::uint64_t absent;  // launch and clock: a bit for each input in whose place the kernel gets null
 };
 
 enum class Kind : std::uint32_t {
@@ -57,6 +58,6 @@ struct Reply {
     double first_ns;      // clock: the first call of this artifact
 };
 
-static_assert(sizeof(Command) == 56 && sizeof(Reply) == 80, "protocol.py counts on these sizes");
+static_assert(sizeof(Command) == 64 && sizeof(Reply) == 80, "protocol.py counts on these sizes");
 
 }  // namespace runner

@@ -12,7 +12,7 @@ MAGIC = 0x3157504F
 MAX_DATAGRAM = 1 << 17
 MAX_SAMPLES = 8192  # whose reply is half of MAX_DATAGRAM
 
-_COMMAND = struct.Struct("=IIQQIIIIIId")
+_COMMAND = struct.Struct("=IIQQIIIIIIdQ")
 _REPLY = struct.Struct("=IIQiiIIQQQQQd")
 
 
@@ -57,7 +57,7 @@ class Access(IntEnum):
 @dataclass(frozen=True)
 class Command:
     """One request; ``words`` are sizes in bytes or the kernel's values, ``path`` the artifact's
-    and, after a zero byte, the function in it."""
+    and, after a zero byte, the function in it. ``absent`` has a bit for each input that is null."""
 
     op: Op
     token: int
@@ -70,6 +70,7 @@ class Command:
     cold: bool = False
     samples: int = 0
     min_sample_ns: float = 0.0
+    absent: int = 0
 
     def pack(self) -> bytes:
         """The datagram."""
@@ -85,6 +86,7 @@ class Command:
             self.cold,
             self.samples,
             self.min_sample_ns,
+            self.absent,
         )
         return header + pack_words(self.words) + self.path.encode("utf-8", "surrogateescape")
 

@@ -111,6 +111,9 @@ class Worker {
     bool run(const Request& request, const Operands& operands, const Library& library,
              const Body& body) {
         std::vector<void*> tensors(operands.pointers.begin(), operands.pointers.end());
+        for (std::size_t i = 0; i + 1 < tensors.size() && i < 64; ++i) {
+            if (request.command.absent >> i & 1) tensors[i] = nullptr;
+        }
         static_assert(sizeof(opw::Value) == sizeof(std::uint64_t));
         std::vector<opw::Value> values(request.words.size());
         if (!values.empty()) {

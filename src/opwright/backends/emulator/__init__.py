@@ -15,7 +15,7 @@ from opwright.emulator.profiles import load_profile
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import MachineError, UsageError
 from opwright.spec.kernel import Kernel
-from opwright.spec.signature import Signature
+from opwright.spec.signature import Operand, Signature
 from opwright.toolchain.compilers import pick_compiler
 
 DEVICE = "h200"  # whose limits launches have to keep, unless another is asked for
@@ -97,7 +97,7 @@ class EmulatorBackend(Backend):
 
     def bind(
         self, artifact: Artifact
-    ) -> Callable[[Sequence[Array], Array, Sequence[int | float], int], None]:
+    ) -> Callable[[Sequence[Operand], Array, Sequence[int | float], int], None]:
         """Not possible: raises ``UsageError``."""
         raise UsageError(
             f"{artifact.kernel} is for a device that is emulated in a process of its own, so it "

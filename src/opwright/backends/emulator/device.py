@@ -41,6 +41,7 @@ from opwright.emulator.symbols import symbolize
 from opwright.report.findings import Finding
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import MachineError, UsageError
+from opwright.spec.signature import Operand
 
 _ALIGNED = 256  # bytes, as cudaMalloc aligns
 _GRACE = 5.0  # seconds after the time limit in which the program says where it stood
@@ -55,18 +56,22 @@ class EmulatorBuffers(Buffers):
     def __init__(
         self,
         folder: Path,
-        inputs: Sequence[tuple[str, Array]],
+        inputs: Sequence[tuple[str, Operand]],
         output: tuple[str, tuple[int, ...], DType],
         placement: Placement,
     ) -> None:
         _, self.shape, self.dtype = output
-        arrays = [np.ascontiguousarray(array) for _, array in inputs]
+        absent = [array is None for _, array in inputs]
+        empty = np.zeros(0, np.uint8)
+        arrays = [empty if array is None else np.ascontiguousarray(array) for _, array in inputs]
         sizes = [a.nbytes for a in arrays]
         sizes.append(int(np.prod(self.shape, dtype=np.int64)) * self.dtype.bytes)
         elements = [*(a.itemsize for a in arrays), self.dtype.bytes]
         # Memory ends to the byte anyway; what is left to try are arrays aligned for one element
         # and no more.
         leads = elements if placement == "end" else [0] * len(elements)
+        # What is left out is null in the program.
+        leads = [-1 if gone else lead for lead, gone in zip(leads, [*absent, False], strict=True)]
         offset = 0
         self.operands: list[tuple[int, int, int]] = []
         for size, lead in zip(sizes, leads, strict=True):
@@ -219,7 +224,7 @@ class EmulatorDevice(Device):
 
     def upload(
         self,
-        inputs: Sequence[tuple[str, Array]],
+        inputs: Sequence[tuple[str, Operand]],
         output: tuple[str, tuple[int, ...], DType],
         placement: Placement,
     ) -> EmulatorBuffers:

@@ -1,7 +1,7 @@
 // A program that serves launches of one kernel. Requests are lines of words on standard input:
 //   file limit poison  gx gy gz  bx by bz  count values...  (offset size lead)...
-// `file` holds the operands, inputs first, the output last, each at its offset; `values` are 8-byte
-// words in hexadecimal. The line {"served":n} answers the n-th, after what was found in it.
+// `file` holds the operands, inputs first, the output last, each at its offset (lead -1: none, and null
+// for the kernel); `values` are 8-byte words in hexadecimal. The line {"served":n} answers the n-th, after what was found in it.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -17,7 +17,8 @@ namespace opw::core {
 namespace {
 
 struct Operand {
-    size_t offset = 0, size = 0, lead = 0;
+    size_t offset = 0, size = 0;
+    int64_t lead = 0;
     void* device = nullptr;
 };
 
@@ -63,7 +64,11 @@ bool serve_one(const std::string& request, void (*launch)(dim3, dim3, void* cons
     std::vector<void*> pointers;
     for (size_t i = 0; i < tensors; ++i) {
         Operand& o = operands[i];
-        if (place(&o.device, o.size, o.lead, names[i]) != cudaSuccess) {
+        if (o.lead < 0) {
+            pointers.push_back(nullptr);
+            continue;
+        }
+        if (place(&o.device, o.size, static_cast<size_t>(o.lead), names[i]) != cudaSuccess) {
             write_line("{\"refused\":" + json_quoted(names[i]) + "}");
             return false;
         }

@@ -116,9 +116,10 @@ class Guarded {
 struct Operand {
     Tensor tensor{};
     std::vector<std::int64_t> shape, strides;
-    std::uint64_t bytes, offset;
-    std::uint8_t output, placement;
+    std::uint64_t bytes = 0, offset = 0;
+    std::uint8_t output = 0, placement = 0;
     std::string content;
+    bool given;
 };
 
 struct Call {
@@ -137,6 +138,8 @@ std::vector<Call> read_calls(const std::string& path) {
         call.threads = in.number<std::int32_t>();
         call.operands.resize(in.number<std::uint32_t>());
         for (Operand& operand : call.operands) {
+            operand.given = in.number<std::uint8_t>() != 0;
+            if (!operand.given) continue;
             operand.tensor.device_type = 1;
             operand.tensor.code = in.number<std::uint8_t>();
             operand.tensor.bits = in.number<std::uint8_t>();
@@ -234,7 +237,9 @@ Result run(const Library& library, const Call& call, const Context* with = nullp
         tensor.strides = const_cast<std::int64_t*>(operand.strides.data());
         tensors.push_back(tensor);
     }
-    for (const Tensor& tensor : tensors) pointers.push_back(&tensor);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        pointers.push_back(call.operands[i].given ? &tensors[i] : nullptr);
+    }
     Context context{sizeof(Context), call.threads, nullptr, nullptr};
     if (with) context = *with;
     const int status = invoke(pointers.size(), library.find(call.function), pointers.data(),

@@ -74,10 +74,13 @@ def operand(array: Array, dtype: DType) -> Operand:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of ``function``, inputs first; ``path`` is forced where it is not empty."""
+    """One call of ``function``, inputs first; ``path`` is forced where it is not empty.
+
+    An operand that is None is NULL; the output, the last, never is.
+    """
 
     function: str
-    operands: tuple[Operand, ...]
+    operands: tuple[Operand | None, ...]
     attributes: bytes
     path: str = ""
     threads: int = 1
@@ -88,7 +91,11 @@ class Call:
         parts = [_text(self.function.encode()), _text(self.path.encode()), _text(self.attributes)]
         parts.append(struct.pack("<iI", self.threads, len(self.operands)))
         for index, item in enumerate(self.operands):
+            if item is None:
+                parts.append(struct.pack("<B", 0))
+                continue
             output = index == len(self.operands) - 1
+            parts.append(struct.pack("<B", 1))
             code = 4 if item.dtype.name == "bf16" else "iuf".index(item.dtype.numpy.kind)
             rank = len(item.shape)
             parts.append(

@@ -50,7 +50,7 @@ class Verified:
 def prepared_call(plan: Plan, spec: OperatorSpec, case: Case, path: str, index: int) -> Call:
     """The call of one case; placement and threads vary with ``index``."""
     inputs = [
-        operand(array, spec.signature.dtype(p, case.dtypes))
+        None if array is None else operand(array, spec.signature.dtype(p, case.dtypes))
         for p, array in zip(spec.signature.inputs, make_inputs(spec, case), strict=True)
     ]
     return Call(
@@ -81,7 +81,9 @@ def problem(result: Result, call: Call, prepared: Prepared, variant: str) -> str
         return f"status {result.status}: {result.message}"
     if variant and result.variant != variant:
         return f"{result.variant or 'nothing'} was run in its place"
-    elements, clean = call.operands[-1].read(result.output)
+    output = call.operands[-1]
+    assert output is not None
+    elements, clean = output.read(result.output)
     if not (result.intact and clean):
         return "memory beside the output's elements was written"
     verdict = judge(elements, prepared.expected, prepared.output)
@@ -190,7 +192,7 @@ def _batches(
     for index, case in enumerate(cases):
         prepared = prepare(spec, case, with_witness=False)
         batch.append((index, prepared))
-        size += sum(array.nbytes for _, array in prepared.inputs) + 4096
+        size += sum(a.nbytes for _, a in prepared.inputs if a is not None) + 4096
         if size > _BATCH_BYTES:
             yield batch
             batch, size = [], 0

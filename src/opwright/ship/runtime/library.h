@@ -37,6 +37,7 @@ struct TensorSpec {
     int fixed;         // element type where there is no variable
     int rank;          // the "..." part counts as one
     const std::int64_t* dims;
+    bool optional;     // a call may give NULL, and a variant gets null
 };
 
 struct ScalarSpec {
@@ -296,6 +297,10 @@ inline int check_arguments(const Operator& op, const DLTensor* const* tensors, V
     for (int t = 0; t < op.tensor_count; ++t) {
         const TensorSpec& spec = op.tensors[t];
         const DLTensor* given = tensors[t];
+        if (!given && spec.optional) {
+            views[t].count = 0;
+            continue;
+        }
         if (!given) return fail(OPW_NULL, "%s: %s is NULL", op.name, spec.name);
         if (given->device.device_type != kDLCPU) {
             return fail(OPW_DEVICE, "%s: %s is on device type %d; this library takes the CPU's memory (1)",
@@ -326,7 +331,10 @@ inline int check_arguments(const Operator& op, const DLTensor* const* tensors, V
     }
     for (int c = 0; c < op.choice_count; ++c) {
         may_be[c] = true;
-        for (int v = 0; v < op.variable_count; ++v) may_be[c] &= op.choices[c].types[v] == types[v];
+        for (int v = 0; v < op.variable_count; ++v) {
+            // That of a tensor which is left out follows from the others.
+            may_be[c] &= types[v] == none || op.choices[c].types[v] == types[v];
+        }
     }
     return OPW_OK;
 }
@@ -373,11 +381,12 @@ inline void tell_walk(const Operator& op, const DLTensor* const* tensors, const 
         Value* step = walk + 1 + found++ * (op.tensor_count + 1);
         (step++)->i = extent;
         for (int t = 0; t < op.tensor_count; ++t, ++step) {
+            step->i = 0;
+            if (!tensors[t]) continue;
             const DLTensor& given = *tensors[t];
             const TensorSpec& spec = op.tensors[t];
             const bool open = spec.rank > 0 && spec.dims[0] == ellipsis_mark;
             const int at = open ? d - rank + given.ndim - spec.rank + 1 : -1;
-            step->i = 0;
             if (at < 0 || given.shape[at] == 1) continue;
             std::int64_t row = 1;
             for (int inner = at + 1; inner < given.ndim; ++inner) row *= given.shape[inner];
@@ -396,6 +405,7 @@ inline int settle_dims(const Operator& op, const DLTensor* const* tensors, std::
     for (int t = 0; t < op.tensor_count; ++t) {
         const TensorSpec& spec = op.tensors[t];
         const DLTensor* given = tensors[t];
+        if (!given) continue;
         const bool open = spec.rank > 0 && spec.dims[0] == ellipsis_mark;
         const int fixed = spec.rank - (open ? 1 : 0), extra = given->ndim - fixed;
         if (extra < 0 || (extra > 0 && !open)) {
@@ -560,6 +570,7 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
     if (!choice) {
         char given[512] = "";
         for (int t = 0; t < op.tensor_count; ++t) {
+            if (!tensors[t]) continue;
             const std::size_t used = std::strlen(given);
             std::snprintf(given + used, sizeof given - used, "%s%s is %s", t > 0 ? ", " : "",
                           op.tensors[t].name, elements[find_element(tensors[t]->dtype)].name);
@@ -595,6 +606,12 @@ inline int run(const Operator& op, const DLTensor* const* tensors, const void* a
     alignas(64) static char nowhere[64];
     int count = op.dim_count;  // of values
     for (int t = 0; t < op.tensor_count; ++t) {
+        if (!tensors[t]) {
+            data[t] = nullptr;
+            const int strides = variant->strided ? op.tensors[t].rank - unseen(op, op.tensors[t]) : 0;
+            for (int d = 0; d < strides; ++d) values[count++].i = 0;
+            continue;
+        }
         data[t] = views[t].count > 0 ? views[t].data : nowhere;
         if (t < inputs && variant->strided) {
             const bool as_it_lies = tell_strides(op, op.tensors[t], *tensors[t], values + count);
@@ -655,8 +672,8 @@ inline int ffi_fail(int status) {
     return -1;
 }
 
-// Tensors in declaration order with the output last, then the attributes; those left out, or None, are
-// at their default.
+// Tensors in declaration order with the output last, optional ones maybe None, then the attributes; those
+// left out, or None, are at their default.
 inline int ffi_call(const Operator& op, const FfiAny* arguments, std::int32_t count, FfiAny* result) {
     if (count < op.tensor_count || count > op.tensor_count + op.scalar_count) {
         return ffi_fail(fail(OPW_NULL, "%s: %d arguments; it takes %d tensors, the output last, and up to %d attributes",
@@ -670,6 +687,8 @@ inline int ffi_call(const Operator& op, const FfiAny* arguments, std::int32_t co
         } else if (given.type == ffi_tensor) {
             tensors[t] = reinterpret_cast<const DLTensor*>(static_cast<const char*>(given.p) +
                                                            ffi_object_header);
+        } else if (given.type == ffi_none && op.tensors[t].optional) {
+            tensors[t] = nullptr;
         } else {
             return ffi_fail(fail(OPW_NULL, "%s: %s is no tensor", op.name, op.tensors[t].name));
         }
