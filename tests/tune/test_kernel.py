@@ -30,6 +30,7 @@ from opwright.spec.operator import parse_dtypes
 from opwright.tune import kernel as module
 from opwright.tune.kernel import Tuned, tune
 from opwright.tune.search import Search
+from opwright.verify import prepare
 
 F32 = {"T": dtype_named("f32")}
 USLEEP = 'extern "C" int usleep(unsigned); [[maybe_unused]] static int calls;'
@@ -223,6 +224,44 @@ def test_a_budget_too_small_records_no_winner(tmp_path: Path, history: History) 
     found = tuned_at(target, history, "5000", budget=0.001)
     assert found.found.too_short and found.found.winner == found.default
     assert history.configurations("affine", place="won") == []
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_build_that_outlasts_the_budget_is_ended_and_says_nothing_of_the_kernel(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    monkeypatch.setattr("opwright.toolchain.build.TIME_LIMIT", 30.0)
+    target = ladder(tmp_path, *["[0, 1]"] * (2 if several else 1), body="")
+    os.mkfifo(target.spec.folder / "endless")  # which the compiler reads until somebody writes
+    for kernel in target.kernels:
+        kernel.path.write_text('#include "endless"\n' + kernel.path.read_text())
+    for tuned in all_tuned(target, history, budget=0.5).values():
+        assert tuned.found.too_short and tuned.found.winner == tuned.default
+        assert not tuned.findings and not tuned.found.trials
+    assert history.configurations("affine") == []
+
+
+def test_what_takes_long_to_make_ready_is_not_verified_past_the_budget(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tunable(tmp_path, "[0, 1]")
+    backend_named("cpu").build_own()
+    backend_named("cpu").build(target.spec.signature, target.kernels[0], F32, {"MODE": 0})
+    make_inputs, run_case, run = prepare.make_inputs, module.run_case, list[int]()
+
+    def slow(*words: Any) -> Any:
+        time.sleep(0.6)
+        return make_inputs(*words)
+
+    def counted(*words: Any, **more: Any) -> Any:
+        run.append(1)
+        return run_case(*words, **more)
+
+    monkeypatch.setattr(prepare, "make_inputs", slow)
+    monkeypatch.setattr(module, "run_case", counted)
+    found = tuned_at(target, history, "300", budget=1.0)
+    assert found.found.too_short and found.found.winner == found.default
+    assert not run
 
 
 def test_an_interruption_keeps_what_was_measured(
@@ -443,7 +482,7 @@ def test_an_interruption_while_defaults_are_timed_keeps_them(
 def test_an_interruption_before_anything_is_known_is_one(
     tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: Any) -> None:
+    def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module.Laboratory, "make_ready", interrupted)
@@ -483,11 +522,12 @@ def test_nothing_is_compiled_while_a_kernel_that_needs_all_cores_is_timed(
         *(history, 0, 60.0),
     ) as laboratory:
         space = [(("MODE", mode),) for mode in range(20, 40)]
+        until = time.monotonic() + 60.0
         laboratory.prefetch(space, ahead=[(("MODE", 20),)])
-        assert laboratory.verify(space[0]) is None
+        assert laboratory.verify(space[0], until) is None
         assert isinstance(laboratory.sample(space[0]), float)
         assert len(builds) < len(space)  # what had not begun was left
-        assert laboratory.verify(space[-1]) is None
+        assert laboratory.verify(space[-1], until) is None
         assert isinstance(laboratory.sample(space[-1]), float)
     if len(os.sched_getaffinity(0)) > 1:
         assert max(builds) > 1  # several at once, before any of them is timed

@@ -7,12 +7,12 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault
 from opwright.backends.registry import backend_named
@@ -28,7 +28,17 @@ from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, OpwrightError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.tune.search import FEWEST, Failure, Found, Helpers, Search, Trial, text
+from opwright.toolchain.build import end_builds
+from opwright.tune.search import (
+    FEWEST,
+    Failure,
+    Found,
+    Helpers,
+    OutOfTimeError,
+    Search,
+    Trial,
+    text,
+)
 from opwright.tune.strategies import STRATEGIES, Params
 from opwright.verify.engine import LIMITED, quick_cases
 from opwright.verify.launch import Workers, run_case
@@ -244,7 +254,10 @@ def _time_defaults(entrants: Sequence[_Entrant], budget: float, end: float) -> N
         entrant.search.report("building")
         for one in order[index : index + several]:
             one.laboratory.build(one.search.first)
-        entrant.laboratory.make_ready()
+        try:
+            entrant.laboratory.make_ready(end)
+        except OutOfTimeError:
+            break
         built.append(entrant)
     for entrant in order:
         entrant.laboratory.rest()
@@ -335,6 +348,8 @@ class Laboratory:
         self._beside = _cores_beside(self._threads)
         self._cores = len(self._beside) or len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._cores, initializer=self._keep_off)
+        # On first use these take longer to build than a small budget.
+        self._tools: Future[None] = self._pool.submit(backend.build_own)
 
     def __enter__(self) -> Self:
         return self
@@ -345,7 +360,8 @@ class Laboratory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._end_builds(at_once=True)
+        self._pool.shutdown()
         self._opened.close()
 
     def _keep_off(self) -> None:
@@ -376,18 +392,35 @@ class Laboratory:
                     dict(configuration),
                 )
 
-    def make_ready(self) -> None:
-        """Make all ready that verification needs; return when nothing is being built any more."""
-        self._own()
-        self._open()
-        wait(self._builds.values())
+    def make_ready(self, until: float) -> None:
+        """Make all ready that verification needs; return when nothing is being built any more.
 
-    def _end_builds(self) -> None:
-        """Let nothing compile any more: what has begun is waited for."""
-        ended = [c for c, build in self._builds.items() if build.cancel()]
-        for configuration in ended:
-            del self._builds[configuration]
-        wait([build for build in self._builds.values() if not build.done()])
+        Raises ``OutOfTimeError``, with nothing being built, where there is no time to verify then.
+        """
+        self._await(self._builds.values(), until)
+
+    def _await(self, builds: Iterable[Future[Artifact]], until: float) -> Prepared:
+        """What is verified on, with ``builds`` done and workers there; as ``make_ready``."""
+        own = self._own()
+        needed: list[Future[Any]] = [self._tools, *builds]
+        _, late = wait(needed, max(0.0, until - own.seconds - time.monotonic()))
+        if late or time.monotonic() + own.seconds > until:
+            self._end_builds(at_once=True)
+            raise OutOfTimeError
+        self._open()
+        return own
+
+    def _end_builds(self, at_once: bool = False) -> None:
+        """Let nothing compile any more: what has begun is waited for, or ended ``at_once``."""
+        begun = {c: build for c, build in self._builds.items() if not build.cancel()}
+        if at_once:
+            self._tools.cancel()
+            pending: list[Future[Any]] = [self._tools, *begun.values()]
+            end_builds(lambda: not all(build.done() for build in pending))
+            # What was ended has failed for no reason of its own.
+            begun = {c: build for c, build in begun.items() if build.exception() is None}
+        self._builds = begun
+        wait(begun.values())
 
     def hurry(self, nanoseconds: float) -> None:
         """Until ``rest``, raise ``TooSlowError`` where a call takes ``HANG_FACTOR`` times this."""
@@ -398,7 +431,7 @@ class Laboratory:
 
     def rest(self) -> None:
         """Leave the machine to another kernel: end compilers and workers, and free their memory."""
-        self._end_builds()
+        self._end_builds(at_once=True)
         self._hurried = False
         self._give_up_after(self._full_limit)
 
@@ -452,11 +485,11 @@ class Laboratory:
             self.build([configuration, *beside[: self._cores - 1]])
         return self._builds[configuration]
 
-    def verify(self, configuration: Params) -> Failure | None:
+    def verify(self, configuration: Params, until: float) -> Failure | None:
         """See ``Subject.verify``: on the very inputs it will be timed on."""
         self._cases[configuration] = 0
-        building, own = self._build(configuration), self._own()
-        self._open()  # the program of a worker may have to be compiled first
+        building = self._build(configuration)
+        own = self._await([building], until)
         try:
             artifact = building.result()
         except BuildError as error:

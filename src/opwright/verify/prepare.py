@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ class Prepared:
     """A case with everything that all its kernels share.
 
     ``views`` are the inputs as the case lays them out, ``inputs`` the same without gaps.
+    ``seconds`` is what making all this took: judging an output takes about as long.
     ``held`` is the last output that was judged to hold, with its verdict: kernels that differ in
     their tunables alone, and one kernel's launches, mostly give the very same.
     """
@@ -43,6 +45,7 @@ class Prepared:
     shape: tuple[int, ...]
     witness: str
     witness_error: float
+    seconds: float = 0.0
     held: list[tuple[Array, Verdict]] = field(default_factory=list, compare=False)
 
     def operands(
@@ -61,6 +64,7 @@ class Prepared:
 
 def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Prepared:
     """Inputs, oracle, bound and witness of ``case``; raises ``MachineError`` if too large here."""
+    began = time.monotonic()
     signature = spec.signature
     views = make_inputs(spec, case)
     arrays = [contiguous(a) for a in views]
@@ -94,6 +98,7 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
         shape=shape,
         witness=name,
         witness_error=error,
+        seconds=time.monotonic() - began,
     )
 
 
