@@ -62,45 +62,51 @@ def command(
     caches = common.several(cache, "--cache", ("cold", "warm"))
     counts = common.thread_counts(threads)
     found = [of_backend(find(text), backend) for text in targets]
-    if preset is not None:
-        words = preset_words([t.spec for t in found], preset)  # before the first is run
-        for target in found:
+    words = None if preset is None else preset_words([t.spec for t in found], preset)
+    # All that may be refused is, before anything is measured.
+    jobs: list[tuple[Target, dict[str, list[Setup]], dict[str, int], dict[str, int]]] = []
+    for target in found:
+        calls: dict[str, int] = {}
+        if words is not None:
             there = target.spec.presets
             if absent := [word for word in words if word not in there]:
                 only = f"no preset {', '.join(absent)}, only {', '.join(there)}"
                 click.echo(f"opwright: {target.reference}: {only}", err=True)
-            presets = {
+            setups = {
                 word: setups_of(target.spec, dtype, there[word], attr, counts, caches)
                 for word in words
                 if word in there
             }
-            if presets:
-                params = params_of(target, param)
-                side_by_side(output, target, presets, params, backend, budget)
-        return
-    for target in found:
-        calls: dict[str, int] = {}
-        if shapes_from is None:
-            setups = setups_of(target.spec, dtype, shape, attr, counts, caches)
+            if not setups:
+                continue
+        elif shapes_from is None:
+            setups = {"": setups_of(target.spec, dtype, shape, attr, counts, caches)}
         else:
             chosen = common.dtypes_of(target.spec, dtype) or target.spec.signature.choices()
             used = common.used_shapes(target.spec, shapes_from, chosen)
-            setups = []
+            setups = {"": []}
             for one in used:
                 given = short_dtypes(one.dtypes) or None
                 own = setups_of(target.spec, given, [one.shape], attr, counts, caches)
-                setups += own
+                setups[""] += own
                 calls |= dict.fromkeys([str(s.case) for s in own], one.calls)
+        every = [setup for some in setups.values() for setup in some]
         params = params_of(target, param)
+        check_params(target, every, params, all_run=words is None)
+        check_fit(target.spec, target.kernels, every)
+        jobs.append((target, setups, params, calls))
+    for target, setups, params, calls in jobs:
+        if words is not None:
+            side_by_side(output, target, setups, params, backend, budget)
+            continue
         recorder = Recorder(target, params)
-        check_fit(target.spec, target.kernels, setups)  # before the ceilings, which take a while
         with common.progress_bar() as progress:
             ceilings = ceilings_for(target.kernels, progress)
             tables = measure(
                 target.spec,
                 target.kernels,
                 target.reference,
-                setups,
+                setups[""],
                 ceilings,
                 params=params,
                 backend=backend,
@@ -112,6 +118,27 @@ def command(
         report(output, target, tables, recorder.run)
         if calls:
             output.say(weighted(tables, calls))
+
+
+def check_params(
+    target: Target, setups: Sequence[Setup], params: Mapping[str, int], all_run: bool
+) -> None:
+    """Raise ``UsageError`` where a kernel that would be measured does not take ``params``.
+
+    Where not ``all_run`` it is not known yet which will be: then only where none takes them.
+    """
+    from opwright.dispatch.choose import why_not
+
+    meant = [k for k in target.kernels if params.keys() & k.tune.keys()]
+    able = [k for k in meant if any(not why_not(target.spec, k, s.dtypes) for s in setups)]
+    refused: list[UsageError] = []
+    for kernel in able:
+        try:
+            kernel.params({t: v for t, v in params.items() if t in kernel.tune})
+        except UsageError as error:
+            refused.append(error)
+    if refused and (all_run or len(refused) == len(able)):
+        raise refused[0]
 
 
 def preset_words(specs: Sequence[OperatorSpec], text: str) -> list[str]:
@@ -140,13 +167,11 @@ def side_by_side(
     Of an operator the kernel that a call chooses is measured, with its tuned parameters; a kernel
     named by the target, or the only one, as the options say.
     """
-    from opwright.bench.measure import check_fit, measure
+    from opwright.bench.measure import measure
     from opwright.cli.tables import presets as table_of
     from opwright.dispatch.choose import choose
 
     spec = target.spec
-    every = [setup for setups in presets.values() for setup in setups]
-    check_fit(spec, target.kernels, every)
     recorder = Recorder(target, params)
     measured: dict[str, list[Table]] = {name: [] for name in presets}
     with common.progress_bar() as progress:
