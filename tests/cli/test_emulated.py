@@ -103,10 +103,21 @@ def test_run_verifies_wrong_kernels_beside_right_ones(
         return real(spec, kernels, reference, replace(options, time_limit=0.5), progress)
 
     monkeypatch.setattr(engine, "verify", hurried)
-    monkeypatch.setattr(inspect, "TIME_LIMIT", 0.5)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    counted: list[str] = []
+    count = inspect.inspect
+
+    def watched(spec: Any, kernel: Any, case: Any, **more: Any) -> Any:
+        counted.append(kernel.name)
+        return count(spec, kernel, case, **more)
+
+    monkeypatch.setattr(inspect, "inspect", watched)
+    monkeypatch.setattr(inspect, "TIME_LIMIT", 5.0)
     before = set(children(os.getpid()))
     ran = opwright("run", folder, "--budget", "0.1", "--json")
+    # What hung in verification is not run again to count what it costs.
+    assert counted == ["cuda_right"]
+    assert len(ran.json["data"]["inspections"]) == 1
     assert set(children(os.getpid())) <= before
     kernels = ran.json["data"]["verification"]["kernels"]
     assert [(k["kernel"], k["verdict"]) for k in kernels] == [
@@ -118,6 +129,10 @@ def test_run_verifies_wrong_kernels_beside_right_ones(
         ("cuda_right", "held"),
     ]
     assert all(k["held"] == k["cases"] > 0 for k in kernels if k["verdict"] == "held")
+    said = opwright("run", folder, "--budget", "0.1").out
+    [line] = [line for line in said.splitlines() if "not counted" in line]
+    assert line.startswith("cuda_hangs")
+    assert line.endswith("not counted: it has not passed verification")
 
 
 def test_what_runs_beside_is_ended_with_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,7 +196,10 @@ def counted(
     verified: Report,
     device: str,
 ) -> None:
-    """The ladder of kernels that are emulated: what their memory accesses cost, by ``device``."""
+    """The ladder of kernels that are emulated: what their memory accesses cost, by ``device``.
+
+    What verification found wrong is not run again: it may hang.
+    """
     from opwright.cli.inspect import inspection_data
     from opwright.cli.tables import emulated
     from opwright.inspect.kernel import inspect
@@ -207,13 +210,16 @@ def counted(
         if kernel.name not in names or not found.spec.serves(kernel, case.dtypes):
             continue
         own = [f for f in verified.findings if f.kernel == kernel.name]
-        result: Inspection | str
-        try:
-            result = inspect(found.spec, kernel, case, device=device, whole=SAMPLE, registers=False)
-        except OpwrightError as error:
-            result = str(error).splitlines()[0]
-        else:
-            output.data.setdefault("inspections", []).append(inspection_data(result))
+        verdicts = {k.verdict for k in verified.kernels if k.kernel.name == kernel.name}
+        result: Inspection | str = "not counted: it has not passed verification"
+        if verdicts <= {"held", "not-run"}:  # why it cannot run is said below
+            try:
+                result = inspect(
+                    found.spec, kernel, case, device=device, whole=SAMPLE, registers=False
+                )
+                output.data.setdefault("inspections", []).append(inspection_data(result))
+            except OpwrightError as error:
+                result = str(error).splitlines()[0]
         rows.append((kernel, sum(f.count for f in own), result))
     sizes = " ".join(case.words)
     output.say(f"\n{found.spec.name} {short_dtypes(case.dtypes)} {sizes}, emulated for {device}")
