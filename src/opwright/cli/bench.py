@@ -162,29 +162,33 @@ def side_by_side(
     backend: str | None,
     budget: float,
 ) -> None:
-    """Measure and report one line for each setup, and the geometric means of each preset.
+    """Measure and report one line for each setup, as soon as it is there, and geometric means.
 
     Of an operator the kernel that a call chooses is measured, with its tuned parameters; a kernel
     named by the target, or the only one, as the options say.
     """
     from opwright.bench.measure import measure
-    from opwright.cli.tables import presets as table_of
+    from opwright.cli.tables import Presets
     from opwright.dispatch.choose import choose
 
     spec = target.spec
     recorder = Recorder(target, params)
-    measured: dict[str, list[Table]] = {name: [] for name in presets}
+    shown = Presets(presets, target.kernels)
+    tables: list[Table] = []
     with common.progress_bar() as progress:
         ceilings = ceilings_for(target.kernels, progress)
-        for name, setups in presets.items():
-            for setup in setups:
+    output.say(target.reference)
+    for name, setups in presets.items():
+        before = len(tables)
+        for setup in setups:
+            with common.progress_bar() as progress:
                 kernels, given = list(target.kernels), dict(params)
                 if len(kernels) > 1:
                     choice = choose(spec, "", setup.dtypes, setup.case.dims)
                     kernels = [spec.row(choice.kernel)]
                     given = {**choice.params, **params}
                 recorder.params = given
-                measured[name] += measure(
+                tables += measure(
                     spec,
                     kernels,
                     target.reference,
@@ -197,8 +201,10 @@ def side_by_side(
                     progress=progress,
                     done=recorder,
                 )
-    tables = [table for some in measured.values() for table in some]
-    report(output, target, tables, recorder.run, lines=table_of(measured))
+            output.say(shown.lines(name, tables[-1]))
+        if (means := shown.means(name, tables[before:])) is not None:
+            output.say(means)
+    report(output, target, tables, recorder.run, in_lines=True)
 
 
 def weighted(tables: Sequence[Table], calls: Mapping[str, int]) -> str:
@@ -279,12 +285,12 @@ def report(
     tables: Sequence[Table],
     run: int,
     verified: Report | None = None,
-    lines: Any = None,
+    in_lines: bool = False,
 ) -> None:
     """Print ``tables``, recorded as ``run``; sets the exit code to 1 where something was found.
 
     With ``verified`` the tables show what held in the case matrix and its findings are reported
-    too; ``lines`` is shown instead of the tables.
+    too; with ``in_lines`` the tables themselves are there already.
     """
     from opwright.cli.tables import ladder, warnings
     from opwright.report.findings import merge
@@ -296,15 +302,13 @@ def report(
         raise MachineError(
             f"nothing of {target.reference} can run on this machine: {'; '.join(reasons)}"
         )
-    for table in tables if lines is None else ():
+    for table in () if in_lines else tables:
         output.say(heading(target, table))
         if table.rows:
             output.say(ladder(table, verified.kernels if verified else ()))
         output.say(footnote(table))
         output.say("")
-    if lines is not None:
-        output.say(target.reference)
-        output.say(lines)
+    if in_lines:
         said = [line for t in tables for line in (*absent(t), *untimed(t))]
         output.say("\n".join([*dict.fromkeys(said), ""]))
     if warned := warnings(row.report for row in rows):
