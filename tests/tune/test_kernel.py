@@ -21,6 +21,7 @@ from opwright.backends.registry import backend_named
 from opwright.bench.measure import Setup
 from opwright.catalog.find import Target, find
 from opwright.dispatch.choose import choose, forget
+from opwright.dispatch.operator import Operator
 from opwright.history.records import Configuration
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
@@ -31,6 +32,8 @@ from opwright.tune import kernel as module
 from opwright.tune.kernel import Tuned, tune
 from opwright.tune.search import Search
 from opwright.verify import prepare
+from packed import PACK, source
+from packed import linear as packing
 
 F32 = {"T": dtype_named("f32")}
 USLEEP = 'extern "C" int usleep(unsigned); [[maybe_unused]] static int calls;'
@@ -166,6 +169,35 @@ def test_a_call_runs_what_was_tuned_and_says_where_it_was(tmp_path: Path, histor
     # Of two tuned sizes in one class, each has its own.
     tuned_at(tunable(tmp_path / "b", "[0]"), history, "4500")
     assert choose(target.spec, "", F32, {"n": 5000}).tuned_at == {"n": 5000}
+
+
+def test_what_was_packed_is_never_read_by_another_configuration(
+    tmp_path: Path, history: History
+) -> None:
+    """The packed form depends on FLIP, and tuning chooses another one than packing does."""
+    at = "to[t * n + (FLIP ? n - 1 - j : j)]"
+    text = source(
+        pack=PACK.format(w="w[j * k + t]").replace("to[t * n + j]", at),
+    ).replace("from[t * n + j]", at.replace("to[", "from["))
+    slow = text.replace("double scale) {", "double scale) {\n    if (!FLIP) usleep(500);", 1)
+    target = packing(
+        tmp_path / "linear_op", {"v1": f"{USLEEP}\n{slow}"}, {"v1": ', tune={"FLIP": [0, 1]}'}
+    )
+    op = target.spec
+    assert isinstance(op, Operator)
+    random = np.random.default_rng(1)
+    x, w = (random.integers(-4, 5, s).astype(np.float32) for s in ((4, 7), (5, 7)))
+    before = op.pack(w)
+    tuned = tuned_at(target, history, "m=4,n=5,k=7")
+    assert tuned.found.winner == (("FLIP", 1),)
+    packed = op.pack(w)
+    for _ in range(2):  # the second time it is remembered
+        np.testing.assert_array_equal(op(x, w), 2 * (x @ w.T))
+        for one in (packed, before):
+            np.testing.assert_array_equal(op(x, one), 2 * (x @ w.T))
+    chosen = choose(op, "", F32, {"m": 4, "n": 5, "k": 7})
+    assert chosen.params == {"FLIP": 1}
+    assert packed.artifact.key == before.artifact.key != chosen.artifact.key
 
 
 def test_tuning_a_lower_rung_says_nothing_of_those_above(tmp_path: Path, history: History) -> None:

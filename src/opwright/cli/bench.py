@@ -344,7 +344,9 @@ def absent(table: Table) -> list[str]:
 
 def untimed(table: Table) -> list[str]:
     """Which kernels were not timed, and why."""
-    return [f"{r.kernel.name}: {r.verdict}: {r.reason}" for r in table.rows if r.reason]
+    from opwright.cli.tables import forms
+
+    return [f"{name}: {r.verdict}: {r.reason}" for name, _, r in forms(table.rows) if r.reason]
 
 
 NOISY = 0.2  # an A/A difference above which a table needs a warning
@@ -484,23 +486,26 @@ def table_data(target: Target, table: Table) -> dict[str, Any]:
         ],
         "noise": table.noise,
         "untimed": table.untimed,
-        "rows": [
-            {
-                "kernel": row.kernel.name,
-                "ran_on": row.report.ran_on,
-                "change": row.kernel.change,
-                "fast_math": row.kernel.fast_math,
-                "verdict": row.verdict,
-                "reason": row.reason,
-                "first_ns": row.samples.first if row.samples else None,
-                "time": row.summary,
-                "gflops": row.gflops,
-                "gbs": row.gbs,
-                "ceiling": row.judgement,
-                "speedup": row.speedup,
-                "vs_witness": row.vs_witness,
-                "vs_rivals": row.vs_rivals,
-            }
-            for row in table.rows
-        ],
+        "rows": [row_data(row) for row in table.rows],
+    }
+
+
+def row_data(row: Row) -> dict[str, Any]:
+    """A row for ``--json``, with that of the packed form in it."""
+    return {
+        "kernel": row.kernel.name,
+        "ran_on": row.report.ran_on,
+        "change": row.kernel.change,
+        "fast_math": row.kernel.fast_math,
+        "verdict": row.verdict,
+        "reason": row.reason,
+        "first_ns": row.samples.first if row.samples else None,
+        "time": row.summary,
+        "gflops": row.gflops,
+        "gbs": row.gbs,
+        "ceiling": row.judgement,
+        "speedup": row.speedup,
+        "vs_witness": row.vs_witness,
+        "vs_rivals": row.vs_rivals,
+        "packed": row_data(row.packed) if row.packed else None,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.table import Table
 
@@ -39,6 +39,16 @@ def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
 def kernel_name(kernel: Kernel) -> str:
     """A kernel's name, marked when its row asks for floating point that is not IEEE's."""
     return f"{kernel.name} (fast-math)" if kernel.fast_math else kernel.name
+
+
+def forms(rows: Iterable[Row]) -> Iterator[tuple[str, str, Row]]:
+    """Rows, each with its name and what is packed: after one those with an input packed."""
+    for row in rows:
+        name = kernel_name(row.kernel)
+        yield name, "", row
+        if row.packed is not None:
+            what = f"{row.kernel.packs} packed"
+            yield f"{name}, {what}", what, row.packed
 
 
 def duration(nanoseconds: float) -> str:
@@ -122,7 +132,7 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
     numbers += [f"vs {name}" for name in rivals]
     table = plain_table("kernel", "change", *numbers, right=numbers)
     by_name = {k.kernel.name: k for k in verified if k.dtypes == setup.dtypes}
-    for row in measured.rows:
+    for name, packed, row in forms(measured.rows):
         report = by_name.get(row.kernel.name, row.report)
         ran = report.cases > 0
         rates = [_rate(row.gflops), *([_rate(row.gbs)] if memory else [])]
@@ -131,8 +141,8 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
         if row.verdict != "held":
             speed = [row.verdict.upper(), *["-"] * (len(speed) - 1)]
         table.add_row(
-            kernel_name(row.kernel),
-            row.kernel.change,
+            name,
+            "" if packed else row.kernel.change,
             f"{report.held}/{report.cases}" if ran else "-",
             number(report.max_error) if report.worst else "-",
             number(report.witness_error) if report.worst else "-",
@@ -152,7 +162,10 @@ class Presets:
             "shape": ["geometric mean", *(",".join(s.case.words) for s in every)],
             "dtype": [short_dtypes(s.dtypes) for s in every],
             "cache": [s.cache for s in every],
-            "kernel": [kernel_name(kernel) for kernel in kernels],
+            "kernel": [
+                kernel_name(kernel) + f", {kernel.packs} packed" * bool(kernel.packs)
+                for kernel in kernels
+            ],
             "time (median)": ["1000 ms +100/-99%"],
         }
         self._others: list[str] = []
@@ -171,29 +184,29 @@ class Presets:
         self._headed = True
         setup = measured.setup
         at = [preset, ",".join(setup.case.words), short_dtypes(setup.dtypes) or "-", setup.cache]
-        for row in measured.rows:
+        for name, _, row in forms(measured.rows):
             ratios = {measured.witness: row.vs_witness, **row.vs_rivals}
             speed = [_time(row), _rate(row.gflops), _share(row)]
             if row.verdict != "held":
                 speed = [row.verdict.upper(), "-", "-"]
-            vs = [_times(ratios.get(name)) for name in self._others]
-            shown.add_row(*at, kernel_name(row.kernel), str(setup.threads), *speed, *vs)
+            vs = [_times(ratios.get(other)) for other in self._others]
+            shown.add_row(*at, name, str(setup.threads), *speed, *vs)
         return shown
 
     def means(self, preset: str, measured: Sequence[Measured]) -> Table | None:
         """The geometric means of a preset's setups that differ in the shape; None without any."""
-        together: dict[tuple[str, str, str], list[dict[str, Ratio | None]]] = {}
+        together: dict[tuple[str, str, str, str], list[dict[str, Ratio | None]]] = {}
         for table in measured:
             setup = table.setup
             at = (short_dtypes(setup.dtypes) or "-", setup.cache, str(setup.threads))
-            for row in table.rows:
+            for _, packed, row in forms(table.rows):
                 ratios = {table.witness: row.vs_witness, **row.vs_rivals}
-                together.setdefault(at, []).append(ratios)
+                together.setdefault((*at, packed), []).append(ratios)
         shown = self._table(head=False)
-        for (kind, cache, threads), found in together.items():
+        for (kind, cache, threads, packed), found in together.items():
             if len(found) > 1:
                 means = [_mean([ratios.get(name) for ratios in found]) for name in self._others]
-                first = [preset, "geometric mean", kind, cache, "", threads]
+                first = [preset, "geometric mean", kind, cache, packed, threads]
                 shown.add_row(*first, "", "", "", *means)
         return shown if shown.row_count else None
 
