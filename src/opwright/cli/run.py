@@ -144,10 +144,10 @@ def _beside(
     """Begin ``work`` beside what is done inside; a function that waits for its result.
 
     It reports to ``progress`` only while it is waited for. Where what is inside raises, or a
-    person interrupts it, it ends after the case at hand, compilers at once. With one core it runs
+    person interrupts it, it ends at once, with what it waits for. With one core it runs
     when waited for.
     """
-    from opwright.toolchain.build import end_builds
+    from opwright.toolchain.processes import end_everything
 
     if len(os.sched_getaffinity(0)) == 1:
         yield lambda: work(progress)
@@ -171,7 +171,7 @@ def _beside(
             yield result
         except BaseException:
             ended.set()
-            end_builds(lambda: not begun.done())
+            end_everything(lambda: not begun.done())
             raise
 
 

@@ -17,8 +17,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +35,7 @@ from opwright.toolchain.cache import (
 )
 from opwright.toolchain.compilers import Compiler
 from opwright.toolchain.paths import include_dir
+from opwright.toolchain.processes import check_interrupted, compilers
 
 # IEEE semantics. The two -fno- options give up errno and the order of exception flags, neither of
 # which any value depends on; contraction would make a*b+c differ between compilers. -g1 is lines
@@ -75,8 +75,6 @@ _ENVIRONMENT = (
     "SOURCE_DATE_EPOCH",
 )
 _UNSET = ("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COLORS", "CLICOLOR_FORCE")
-
-_running: set[subprocess.Popen[bytes]] = set()  # compilers, in any thread
 
 _SYSTEM = ("/usr/", "/opt/")  # where headers come with packages
 _INCLUDE = re.compile(
@@ -196,19 +194,6 @@ def build(
         # 256 locks for all requests, so that lock files do not pile up.
         with lock(name[:2]):
             return _look_up(name) or _make(request, name)
-
-
-def end_builds(pending: Callable[[], bool]) -> None:
-    """End the compilers of other threads, whose builds then fail, for as long as some are pending.
-
-    For when a person interrupts: signals reach the main thread alone.
-    """
-    while pending():
-        for process in list(_running):
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-        time.sleep(0.02)
 
 
 def _flags_for(compiler: Compiler) -> tuple[str, ...]:
@@ -342,6 +327,7 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
     for name in _UNSET:
         environment.pop(name, None)
     what = f"{request.source} with {request.compiler.name}"
+    check_interrupted()
     try:
         process = subprocess.Popen(
             command,
@@ -356,7 +342,7 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
         raise MachineError(
             f"{request.compiler.name} cannot be started: {command[0]}: {error.strerror}"
         ) from error
-    _running.add(process)
+    compilers.add(process)
     try:
         output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except BaseException as error:
@@ -368,7 +354,7 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
             ) from None
         raise
     finally:
-        _running.discard(process)
+        compilers.discard(process)
     said = _clean(output, work)
     if process.returncode == 0:
         return said

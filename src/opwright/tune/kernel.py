@@ -28,7 +28,7 @@ from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, OpwrightError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.toolchain.build import end_builds
+from opwright.toolchain.processes import end_builds
 from opwright.tune.search import (
     FEWEST,
     Failure,

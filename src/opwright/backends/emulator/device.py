@@ -41,6 +41,7 @@ from opwright.emulator.symbols import symbolize
 from opwright.report.findings import Finding
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import MachineError, UsageError
+from opwright.toolchain.processes import check_interrupted, workers
 
 _ALIGNED = 256  # bytes, as cudaMalloc aligns
 _GRACE = 5.0  # seconds after the time limit in which the program says where it stood
@@ -107,6 +108,7 @@ class _Program:
         self.requests = 0
         self._rest = b""
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
+        check_interrupted()
         self._pipe, theirs = os.pipe()
         try:
             self.popen = subprocess.Popen(
@@ -123,6 +125,7 @@ class _Program:
             raise MachineError(f"the program cannot be started: {path}: {error}") from error
         finally:
             os.close(theirs)
+        workers.add(self.popen)
 
     def ask(self, request: str) -> bool:
         """Send a request; False when nobody is there to take it."""
@@ -173,6 +176,7 @@ class _Program:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
             self.popen.wait()
+        workers.discard(self.popen)
         if self.popen.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.popen.stdin.close()
