@@ -289,7 +289,11 @@ def test_what_takes_long_to_make_ready_is_not_verified_past_the_budget(
         run.append(1)
         return run_case(*words, **more)
 
+    def expected(*_: Any) -> Any:
+        raise AssertionError("after the inputs there is no time for the rest")
+
     monkeypatch.setattr(prepare, "make_inputs", slow)
+    monkeypatch.setattr(prepare, "_oracle", expected)
     monkeypatch.setattr(module, "run_case", counted)
     found = tuned_at(target, history, "300", budget=1.0)
     assert found.found.too_short and found.found.winner == found.default

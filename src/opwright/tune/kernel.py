@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import shlex
@@ -129,7 +128,7 @@ def tune(
     ``OpwrightError`` where the operator's own tolerance cannot be trusted.
     """
     end = time.monotonic() + budget
-    own = functools.cache(functools.partial(prepare, spec, setup.case, with_witness=False))
+    own = _Own(spec, setup.case)
     with ExitStack() as opened:
         entrants: list[_Entrant] = []
         for kernel in kernels:
@@ -289,6 +288,35 @@ def _fastest(entrants: Sequence[_Entrant]) -> _Entrant | None:
             return first
 
 
+class _Own:
+    """The case that is timed, with what is expected of it, made once for all kernels."""
+
+    def __init__(self, spec: OperatorSpec, case: Case) -> None:
+        self._spec = spec
+        self._case = case
+        self._prepared: Prepared | None = None
+        self._least = 0.0  # seconds that making it takes, as far as is known
+
+    def ready(self, until: float) -> Prepared:
+        """The case made ready; raises ``OutOfTimeError`` where it would not be by ``until``.
+
+        After each step at least as much is left to do as was done.
+        """
+        began = time.monotonic()
+
+        def step() -> None:
+            now = time.monotonic()
+            self._least = max(self._least, 2 * (now - began))
+            if now + (now - began) > until:
+                raise OutOfTimeError
+
+        if self._prepared is None:
+            if began + self._least > until:
+                raise OutOfTimeError
+            self._prepared = prepare(self._spec, self._case, with_witness=False, step=step)
+        return self._prepared
+
+
 @dataclass(frozen=True)
 class Measured:
     """What one process found out about a configuration, for another to keep."""
@@ -314,7 +342,7 @@ class Laboratory:
         history: History,
         run: int,
         budget: float,
-        own: Callable[[], Prepared] | None = None,
+        own: _Own | None = None,
     ) -> None:
         self.records: dict[Params, Configuration] = {}
         self.findings: list[Finding] = []
@@ -338,9 +366,7 @@ class Laboratory:
         self._calls: dict[Params, int] = {}
         self._matrix: list[Prepared] | None = None
         # The case that is timed, made ready once for all kernels.
-        self._own = own or functools.cache(
-            functools.partial(prepare, spec, setup.case, with_witness=False)
-        )
+        self._own = own or _Own(spec, setup.case)
         self._opened = ExitStack()
         self._workers: Workers | None = None
         self._hurried = False
@@ -395,17 +421,16 @@ class Laboratory:
     def make_ready(self, until: float) -> None:
         """Make all ready that verification needs; return when nothing is being built any more.
 
-        Raises ``OutOfTimeError``, with nothing being built, where there is no time to verify then.
+        Raises ``OutOfTimeError`` where there would be no time to verify then.
         """
         self._await(self._builds.values(), until)
 
     def _await(self, builds: Iterable[Future[Artifact]], until: float) -> Prepared:
         """What is verified on, with ``builds`` done and workers there; as ``make_ready``."""
-        own = self._own()
+        own = self._own.ready(until)
         needed: list[Future[Any]] = [self._tools, *builds]
         _, late = wait(needed, max(0.0, until - own.seconds - time.monotonic()))
         if late or time.monotonic() + own.seconds > until:
-            self._end_builds(at_once=True)
             raise OutOfTimeError
         self._open()
         return own
@@ -569,7 +594,7 @@ class Laboratory:
             self._end_builds()
         if self._timer is None:
             device = self._opened.enter_context(self._backend.open(self._time_limit))
-            own = self._own()
+            own = self._own.ready(math.inf)
             output = ("out", own.shape, own.output)
             inputs, values = own.operands(self.kernel)
             self._timer = device, device.upload(inputs, output, "aligned"), values

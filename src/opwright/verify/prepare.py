@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -62,15 +62,26 @@ class Prepared:
         return named, self.signature.values(self.case.dims, self.case.attributes, strides, walk)
 
 
-def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Prepared:
-    """Inputs, oracle, bound and witness of ``case``; raises ``MachineError`` if too large here."""
+def prepare(
+    spec: OperatorSpec,
+    case: Case,
+    *,
+    with_witness: bool = True,
+    step: Callable[[], None] = lambda: None,
+) -> Prepared:
+    """Inputs, oracle, bound and witness of ``case``; raises ``MachineError`` if too large here.
+
+    ``step`` is called between these, and may raise.
+    """
     began = time.monotonic()
     signature = spec.signature
     views = make_inputs(spec, case)
     arrays = [contiguous(a) for a in views]
+    step()
     shape = signature.shape(signature.output, case.dims, case.leading)
     output = signature.dtype(signature.output, case.dtypes)
     reference = _oracle(spec, case, arrays, shape)
+    step()
     bound = bound_of(spec, case, arrays, reference)
     expected = expect(
         reference,
