@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +15,8 @@ import pytest
 
 from cli.tool import declare, empty_history, operator, opwright, plain
 from operators import RIGHT, SIGNATURE
-from opwright.backends.base import Ceiling
+from opwright.backends.base import Artifact, Ceiling, Fault
+from opwright.backends.cpu.device import CpuDevice
 from opwright.backends.registry import backend_named
 from opwright.bench import measure as module
 from opwright.bench.ceilings import Ceilings
@@ -26,6 +29,7 @@ from opwright.spec.kernel import Kernel
 from opwright.spec.operator import parse_dtypes
 from opwright.verify.engine import Options, verify
 from opwright.verify.witness import Witness
+from packed import linear, source
 
 X = np.zeros(1)
 USLEEP = 'extern "C" int usleep(unsigned);'
@@ -453,3 +457,99 @@ def test_a_library_too_slow_to_be_timed_is_called_once(
     assert found.sample() is None
     assert len(called) == 1
     assert found.fault is not None and "one call takes 0." in found.fault.message
+
+
+class Entries:
+    """Which functions of a kernel were timed: those for packed input take half as long."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fault: Fault | None = None) -> None:
+        self.of: dict[str, set[str]] = {}
+        clock = CpuDevice.clock
+
+        def timed(device: Any, artifact: Artifact, *words: Any) -> Any:
+            found = clock(device, artifact, *words)
+            self.of.setdefault(artifact.kernel, set()).add(artifact.entry)
+            if artifact.entry != Artifact.PACKED_CALL:
+                return replace(found, values=(1000.0,))
+            return fault or replace(found, values=(500.0,))
+
+        monkeypatch.setattr(CpuDevice, "clock", timed)
+
+
+def two_that_pack(folder: Path, **different: str) -> Target:
+    sources = {"first": source(), "strided": source(strided=True), "last": source(**different)}
+    return linear(folder, sources, {"strided": ", strided=True"})
+
+
+def test_the_last_that_packs_is_measured_with_its_input_packed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = two_that_pack(tmp_path / "op")
+    entries = Entries(monkeypatch)
+    found = table(target, setup_of(target, "m=3,n=5,k=8"))
+    assert [r.packed is not None for r in found.rows] == [False, False, True]
+    last = row(found, "last")
+    assert last.packed is not None and last.packed.verdict == "held"
+    assert last.summary is not None and last.summary.median == 1000
+    assert last.packed.summary is not None and last.packed.summary.median == 500
+    assert last.packed.speedup is not None and last.packed.speedup.median == 2
+    assert last.packed.gflops == 2 * 3 * 5 * 8 / 500
+    assert last.packed.vs_witness is not None
+    both = {"opw_entry", Artifact.PACKED_CALL}
+    assert entries.of == {
+        "cpu_first": {"opw_entry"},
+        "cpu_strided": {"opw_entry"},
+        "cpu_last": both,
+    }
+    strided = Target(target.spec, [target.kernels[1]], "op", one_kernel=True)
+    assert row(table(strided, setup_of(target, "m=3,n=5,k=8")), "strided").packed is not None
+
+
+def test_a_packed_call_that_fails_while_timed_has_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = two_that_pack(tmp_path / "op")
+    Entries(monkeypatch, Fault("crash", "SIGSEGV"))
+    found = table(target, setup_of(target, "m=3,n=5,k=8"))
+    last = row(found, "last")
+    assert last.packed is not None and last.packed.verdict == "failed"
+    assert without_time(last.packed) and last.packed.reason == "SIGSEGV"
+    assert last.verdict == "held" and last.summary is not None
+    assert [(f.kind, f.kernel) for f in found.findings] == [("crash", "cpu_last")]
+
+
+def test_packing_that_fails_beyond_what_was_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = two_that_pack(tmp_path / "op")
+    monkeypatch.setattr(module, "_packed", lambda *_: Fault("exception", "it threw: of sizes"))
+    found = table(target, setup_of(target, "m=3,n=5,k=8"))
+    last = row(found, "last")
+    assert last.packed is not None and last.packed.reason == "it threw: of sizes"
+    assert last.summary is not None and len(found.findings) == 1
+
+
+def test_packed_in_tables_and_json_but_not_in_the_history(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    shutil.copytree(two_that_pack(tmp_path / "op").spec.folder, folder)
+    text = (folder / "op.py").read_text()
+    shapes = 'flops="2*m*n*k", bench=["m=3,n=5,k=8", "m=2,n=5,k=8"]'
+    (folder / "op.py").write_text(text.replace('flops="2*m*n*k"', shapes))
+    words = ["bench", f"{folder}/cpu_last", "--budget", "0.1"]
+    for more in ([], ["--preset", "default"]):
+        ran = opwright(*words, *more)
+        assert ran.code == 0
+        said = [
+            line.partition("cpu_last")[2][:11]
+            for line in ran.out.splitlines()
+            if "cpu_last" in line and "%" in line
+        ]
+        assert [text.startswith(", w packed ") for text in said] == [False, True] * 2
+    [mean, packed] = [line for line in ran.out.splitlines() if "geometric mean" in line]
+    assert "w packed" in packed and "w packed" not in mean
+    ran = opwright(*words, "--json")
+    for found in ran.json["data"]["tables"]:
+        [one] = found["rows"]
+        assert one["packed"]["time"]["median"] > 0 and one["packed"]["packed"] is None
+    with History.open() as history:  # its times are not those of a call with the input as it is
+        assert [r.kernel for r in history.results(3)] == ["cpu_last"] * 2

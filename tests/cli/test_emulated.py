@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cli.tool import children, declare, opwright
+from opwright.backends.emulator import device
 from opwright.cli.run import _beside
 from opwright.inspect import kernel as inspect
 from opwright.verify import engine
@@ -103,10 +104,21 @@ def test_run_verifies_wrong_kernels_beside_right_ones(
         return real(spec, kernels, reference, replace(options, time_limit=0.5), progress)
 
     monkeypatch.setattr(engine, "verify", hurried)
-    monkeypatch.setattr(inspect, "TIME_LIMIT", 0.5)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    counted: list[str] = []
+    count = inspect.inspect
+
+    def watched(spec: Any, kernel: Any, case: Any, **more: Any) -> Any:
+        counted.append(kernel.name)
+        return count(spec, kernel, case, **more)
+
+    monkeypatch.setattr(inspect, "inspect", watched)
+    monkeypatch.setattr(inspect, "TIME_LIMIT", 5.0)
     before = set(children(os.getpid()))
     ran = opwright("run", folder, "--budget", "0.1", "--json")
+    # What hung in verification is not run again to count what it costs.
+    assert counted == ["cuda_right"]
+    assert len(ran.json["data"]["inspections"]) == 1
     assert set(children(os.getpid())) <= before
     kernels = ran.json["data"]["verification"]["kernels"]
     assert [(k["kernel"], k["verdict"]) for k in kernels] == [
@@ -118,6 +130,10 @@ def test_run_verifies_wrong_kernels_beside_right_ones(
         ("cuda_right", "held"),
     ]
     assert all(k["held"] == k["cases"] > 0 for k in kernels if k["verdict"] == "held")
+    said = opwright("run", folder, "--budget", "0.1").out
+    [line] = [line for line in said.splitlines() if "not counted" in line]
+    assert line.startswith("cuda_hangs")
+    assert line.endswith("not counted: it has not passed verification")
 
 
 def test_what_runs_beside_is_ended_with_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +152,47 @@ def test_what_runs_beside_is_ended_with_an_interruption(monkeypatch: pytest.Monk
         raise KeyboardInterrupt
     assert not completed.is_set()
     assert [t.name for t in threading.enumerate() if t.name.startswith("ThreadPool")] == []
+
+
+def test_an_emulated_kernel_that_hangs_beside_is_ended_with_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person interrupts while the program of a kernel runs that would run for 20 s more."""
+    sources = {
+        "cuda_hangs.cu": COPY.replace("if (i < n)", f"if (i == 0) {FOREVER} if (i < n)"),
+        "cpu_right.cpp": ON_CPU.format("for (int64_t i = 0; i < n; ++i) out[i] = x[i];"),
+    }
+    declared = DECLARED.replace("copied.kernels(", 'copied.kernels(Kernel("cpu_right.cpp"), ')
+    folder = declare(tmp_path / "copied", declared.replace("cuda_v1", "cuda_hangs"), sources)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    real, run_case, found = engine.verify, engine.run_case, list[str]()
+    launched = threading.Event()
+    ask = device._Program.ask
+
+    def interrupted(spec: Any, kernels: Any, reference: str, options: Any, progress: Any) -> Any:
+        if kernels[0].backend == "cuda":
+            return real(spec, kernels, reference, replace(options, time_limit=20.0), progress)
+        assert launched.wait(120)
+        raise KeyboardInterrupt
+
+    def noted(*words: Any, **more: Any) -> Any:
+        checked = run_case(*words, **more)
+        found.append(checked.problem.kind if checked.problem else "held")
+        return checked
+
+    def asked(program: Any, request: str) -> bool:
+        done = ask(program, request)
+        launched.set()
+        return done
+
+    monkeypatch.setattr(engine, "verify", interrupted)
+    monkeypatch.setattr(engine, "run_case", noted)
+    monkeypatch.setattr(device._Program, "ask", asked)
+    before = set(children(os.getpid()))
+    ran = opwright("run", folder, "--budget", "0.1")
+    assert ran.code == 130
+    assert "hang" not in found
+    assert set(children(os.getpid())) <= before
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.tool import declare, opwright, plain
 from operators import RIGHT
+from opwright.bench import measure
 
 DECLARED = """
 @operator(
@@ -50,6 +52,63 @@ def test_one_line_for_each_shape_with_the_kernel_that_a_call_runs(folder: Path) 
     assert "None: not found; apt install libnone-dev" in ran.out
     ratios = [float(line[-1].rstrip("x")) for line in shown]
     assert ratios[3] == pytest.approx(math.sqrt(ratios[1] * ratios[2]), rel=0.02)
+
+
+def columns(line: str) -> list[int]:
+    """Where the cells of a line end; within a cell there is one space at most."""
+    return [found.end() for found in re.finditer(r"\S+(?: \S+)*", line)]
+
+
+def test_each_line_is_there_as_soon_as_its_shape_is_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = 0
+    real = measure.measure
+
+    def two(*words: Any, **more: Any) -> Any:
+        nonlocal done
+        done += 1
+        if done == 3:
+            raise KeyboardInterrupt
+        return real(*words, **more)
+
+    monkeypatch.setattr(measure, "measure", two)
+    ran = opwright("bench", folder, "--preset", "large,small", "--budget", "0.1")
+    assert ran.code == 130
+    assert [line.split()[:2] for line in ran.out.splitlines() if "cpu_v2" in line] == [
+        ["large", "n=70"],
+        ["small", "n=40"],
+    ]
+
+
+def test_lines_have_the_same_columns_and_a_head_where_another_begins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = measure.measure
+
+    def without_other(*words: Any, **more: Any) -> Any:
+        """The other library has no time at the first shape."""
+        [table] = real(*words, **more)
+        if "n=70" in table.setup.case.words:
+            for rival in table.rivals:
+                rival.summary = None
+            for row in table.rows:
+                row.vs_rivals = {}
+        return [table]
+
+    monkeypatch.setattr(measure, "measure", without_other)
+    ran = opwright("bench", folder, "--preset", "large,small", "--budget", "0.1")
+    first, large, second, *small = ran.out.splitlines()[1:7]
+    assert "Other" not in first and second.split()[-2:] == ["vs", "Other"]
+    assert [line.split()[0] for line in (large, *small)] == ["large", "small", "small", "small"]
+    # The first cells begin where the head's do, numbers end there.
+    assert columns(large)[5:] == columns(first)[5:] == columns(second)[5:-1]
+    assert all(columns(line)[5:] == columns(second)[5:] for line in small[:2])
+    assert columns(small[2])[-2:] == columns(second)[-2:]
+    starts = [
+        [line.index(word) for word in ("n=", "f32", "cpu_v2")] for line in (large, *small[:2])
+    ]
+    assert starts == [[second.index(word) for word in ("shape", "dtype", "kernel")]] * 3
 
 
 def test_as_json(folder: Path) -> None:

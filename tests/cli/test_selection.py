@@ -147,3 +147,51 @@ def test_rows_of_element_types_and_words_of_attributes(tmp_path: Path) -> None:
     assert "u8 selects none of f32; bf16; T=i8,U=i8,V=i32; T=u8,U=i8,V=i32" in refused.err
     listed = opwright("list", folder)
     assert "(T U V: f32; bf16; T=i8,U=i8,V=i32; T=u8,U=i8,V=i32)" in listed.out
+
+
+TUNED = ', tune={"BLOCK": [16, 24], "STEP": [2, 4]}, when=["STEP < 4 or BLOCK == 16"]'
+BODIES = {"plain": RIGHT, "one": RIGHT, "two": RIGHT}
+
+
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(*_: Any) -> None:
+        raise AssertionError("measuring began")
+
+    monkeypatch.setattr("opwright.bench.ceilings.ensure", measured)
+    monkeypatch.setattr("opwright.bench.measure.verify", measured)
+    monkeypatch.setattr("opwright.dispatch.choose.choose", measured)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--param", "BLOCK=17"], "BLOCK=17 is not among [16, 24]"),
+        (["--param", "BLOCK=24", "--param", "STEP=4"], "does not meet when='STEP < 4 or BLOCK"),
+        (["--param", "BLOK=16"], "no tunable named 'BLOK'"),
+        (["--preset", "default", "--param", "BLOCK=17"], "BLOCK=17 is not among [16, 24]"),
+    ],
+)
+@pytest.mark.parametrize("second", [False, True])
+def test_a_bad_param_is_refused_before_anything_is_measured(
+    tmp_path: Path, unmeasured: None, words: list[str], said: str, second: bool
+) -> None:
+    other = ', tune={"BLOCK": [16, 17, 24], "BLOK": [16], "STEP": [2, 4]}'
+    chosen = [TUNED, *([other] if second else [])]
+    folders = [
+        operator(tmp_path / str(i), BODIES, {"one": row, "two": row}).spec.folder
+        for i, row in enumerate(chosen)
+    ]
+    ran = opwright("bench", *folders[::-1], *words)
+    assert ran.code == 2 and said in ran.err
+    assert not ran.out
+
+
+def test_a_param_that_some_kernel_does_not_take(tmp_path: Path, unmeasured: None) -> None:
+    rows = {"one": ', tune={"BLOCK": [16, 32]}', "two": TUNED}
+    folder = operator(tmp_path, BODIES, rows).spec.folder
+    ran = opwright("bench", folder, "--param", "BLOCK=24")
+    assert ran.code == 2 and "cpu_one: BLOCK=24 is not among [16, 32]" in ran.err
+    # Which one a call would run is not known yet.
+    with pytest.raises(AssertionError, match="measuring began"):
+        opwright("bench", folder, "--param", "BLOCK=24", "--preset", "default")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
 
 from opwright import Kernel
+from opwright.spec import kernel as module
 from opwright.spec.errors import DeclarationError, UsageError
 
 
@@ -24,6 +27,64 @@ def test_the_space_is_what_meets_every_condition_the_default_first() -> None:
     ]
 
 
+TUNE = {"A": [3, 0, 1, 2], "B": [1, 0, 4], "C": [2, 5, 3]}
+CONDITIONS = [
+    "A + B + C <= 8",
+    "B == 0 or A % B == 0",
+    "A < 3 or B < 4",
+    "C > A and not (C == 5 and B == 0)",
+    "1 <= B + A // 2",
+    "A == 0 or C % A != 1",
+    "2 > 1",
+]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_space_is_that_of_a_plain_search_whatever_the_order(seed: int) -> None:
+    random = Random(seed)
+    names = random.sample([*TUNE], 3)
+    when = random.sample(CONDITIONS, random.randint(1, 4))
+    every = [dict(zip(names, v, strict=True)) for v in product(*(TUNE[n] for n in names))]
+    right = [params for params in every if all(eval(c, {}, params) for c in when)]
+    # The default comes first: begin the lists with the first that is right.
+    start = right[0]
+    tune = {n: [start[n], *(v for v in TUNE[n] if v != start[n])] for n in names}
+    found = [*row(tune, when).space()]
+    assert found[0] == start
+    assert sorted(map(tuple, (p.items() for p in found))) == sorted(
+        map(tuple, (p.items() for p in right))
+    )
+    places = [[tune[n].index(p[n]) for n in names] for p in found]
+    assert places == sorted(places)  # the last tunable fastest
+
+
+def test_a_condition_is_evaluated_once_its_tunables_have_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 100 x 100 x 100 combinations one in a hundred meets M <= 1: the others are not made."""
+    values = list(range(1, 101))
+    kernel = row({"M": values, "K": values, "N": values}, ["M * K >= 1", "M <= 1", "K == N"])
+    evaluated = 0
+
+    def counted(*words: Any) -> bool:
+        nonlocal evaluated
+        evaluated += 1
+        return meets(*words)
+
+    meets = module._meets
+    monkeypatch.setattr(module, "_meets", counted)
+    assert [p["N"] for p in kernel.space()] == values
+    assert evaluated == 100 + 100 + 100 * 100  # M <= 1, M * K >= 1, K == N
+
+
+def test_what_a_condition_listed_before_rules_out_may_divide_by_0() -> None:
+    kernel = row({"A": [2, 0], "B": [1, 3]}, ["A * B > 1", "6 % A == 0"])
+    assert [*kernel.space()] == [{"A": 2, "B": 1}, {"A": 2, "B": 3}]
+    kernel = row({"A": [2, 0], "B": [1, 3]}, ["6 % A == 0", "A * B > 1"])
+    with pytest.raises(UsageError, match=r"when='6 % A == 0' divides by 0 at A=0, B=1"):
+        list(kernel.space())
+
+
 def test_without_conditions_all_there_are() -> None:
     assert len(list(row({"M": [4, 2, 8], "K": [3, 1]}, ()).space())) == 6
     assert list(row({}, ()).space()) == [{}]
@@ -37,6 +98,9 @@ def test_without_conditions_all_there_are() -> None:
         ("not A == 3 and A - 1 >= 1", [2, 4]),
         ("-A < -2", [3, 4]),
         ("A != 3", [2, 1, 4]),
+        ("A == 2 or 6 % (A - 2) == 0", [2, 1, 3, 4]),
+        ("A != 2 and 6 // (A - 2) > 3", [3]),
+        ("(A > 3 or A) == 2", [2]),  # Python's or gives an operand
     ],
 )
 def test_what_a_condition_may_say(condition: str, left: list[int]) -> None:
@@ -53,7 +117,8 @@ def test_what_a_condition_may_say(condition: str, left: list[int]) -> None:
         (["BLOCK >"], r"is no condition"),
         (["BLOCK.bit_length() > 1"], r"cannot use 'BLOCK.bit_length\(\)'"),
         (["__import__('os')"], r"cannot use"),
-        (["BLOCK ** 2 > 1"], r"cannot use"),
+        (["BLOCK ** 2 > 1"], r"cannot use 'BLOCK \*\* 2'"),
+        (["BLOCK > 3 or BLCOK"], r"no tunable named 'BLCOK'"),  # though never evaluated
         (["8 % (BLOCK - 16) == 0"], r"divides by 0 at BLOCK=16"),
         ("BLOCK > 3", r"when"),
         ([3], r"when"),

@@ -74,7 +74,7 @@ def test_the_second_build_starts_no_compiler(
     assert (second.path, second.key, second.command) == (first.path, first.key, first.command)
     assert second.seconds == first.seconds > 0
     assert answer(second) == 1
-    # A hit writes nothing: it works on a read-only home and takes no lock.
+    # A hit writes nothing: it works on a read-only home and waits for nobody.
     assert {p: p.stat().st_mtime_ns for p in home.rglob("*")} == before
 
 

@@ -21,6 +21,7 @@ from opwright.backends.registry import backend_named
 from opwright.bench.measure import CacheState, Setup
 from opwright.catalog.find import Target, find
 from opwright.dispatch.choose import choose, forget
+from opwright.dispatch.operator import Operator
 from opwright.history.records import Configuration
 from opwright.history.store import History
 from opwright.spec.cases import selected_case
@@ -30,6 +31,9 @@ from opwright.spec.operator import parse_dtypes
 from opwright.tune import kernel as module
 from opwright.tune.kernel import Laboratory, Tuned, tune
 from opwright.tune.search import Search
+from opwright.verify import prepare
+from packed import PACK, source
+from packed import linear as packing
 
 F32 = {"T": dtype_named("f32")}
 USLEEP = 'extern "C" int usleep(unsigned); [[maybe_unused]] static int calls;'
@@ -193,6 +197,35 @@ def test_a_call_runs_what_was_tuned_and_says_where_it_was(tmp_path: Path, histor
     assert choose(target.spec, "", F32, {"n": 5000}).tuned_at == {"n": 5000}
 
 
+def test_what_was_packed_is_never_read_by_another_configuration(
+    tmp_path: Path, history: History
+) -> None:
+    """The packed form depends on FLIP, and tuning chooses another one than packing does."""
+    at = "to[t * n + (FLIP ? n - 1 - j : j)]"
+    text = source(
+        pack=PACK.format(w="w[j * k + t]").replace("to[t * n + j]", at),
+    ).replace("from[t * n + j]", at.replace("to[", "from["))
+    slow = text.replace("double scale) {", "double scale) {\n    if (!FLIP) usleep(500);", 1)
+    target = packing(
+        tmp_path / "linear_op", {"v1": f"{USLEEP}\n{slow}"}, {"v1": ', tune={"FLIP": [0, 1]}'}
+    )
+    op = target.spec
+    assert isinstance(op, Operator)
+    random = np.random.default_rng(1)
+    x, w = (random.integers(-4, 5, s).astype(np.float32) for s in ((4, 7), (5, 7)))
+    before = op.pack(w)
+    tuned = tuned_at(target, history, "m=4,n=5,k=7")
+    assert tuned.found.winner == (("FLIP", 1),)
+    packed = op.pack(w)
+    for _ in range(2):  # the second time it is remembered
+        np.testing.assert_array_equal(op(x, w), 2 * (x @ w.T))
+        for one in (packed, before):
+            np.testing.assert_array_equal(op(x, one), 2 * (x @ w.T))
+    chosen = choose(op, "", F32, {"m": 4, "n": 5, "k": 7})
+    assert chosen.params == {"FLIP": 1}
+    assert packed.artifact.key == before.artifact.key != chosen.artifact.key
+
+
 def test_tuning_a_lower_rung_says_nothing_of_those_above(tmp_path: Path, history: History) -> None:
     bodies = {"v1": plain(BODY, USLEEP), "v2": RIGHT}
     target = operator(tmp_path, bodies, {"v1": ', tune={"MODE": [0, 1]}'})
@@ -249,6 +282,48 @@ def test_a_budget_too_small_records_no_winner(tmp_path: Path, history: History) 
     found = tuned_at(target, history, "5000", budget=0.001)
     assert found.found.too_short and found.found.winner == found.default
     assert history.configurations("affine", place="won") == []
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_build_that_outlasts_the_budget_is_ended_and_says_nothing_of_the_kernel(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    monkeypatch.setattr("opwright.toolchain.build.TIME_LIMIT", 30.0)
+    target = ladder(tmp_path, *["[0, 1]"] * (2 if several else 1), body="")
+    os.mkfifo(target.spec.folder / "endless")  # which the compiler reads until somebody writes
+    for kernel in target.kernels:
+        kernel.path.write_text('#include "endless"\n' + kernel.path.read_text())
+    for tuned in all_tuned(target, history, budget=0.5).values():
+        assert tuned.found.too_short and tuned.found.winner == tuned.default
+        assert not tuned.findings and not tuned.found.trials
+    assert history.configurations("affine") == []
+
+
+def test_what_takes_long_to_make_ready_is_not_verified_past_the_budget(
+    tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tunable(tmp_path, "[0, 1]")
+    backend_named("cpu").build_own()
+    backend_named("cpu").build(target.spec.signature, target.kernels[0], F32, {"MODE": 0})
+    make_inputs, run_case, run = prepare.make_inputs, module.run_case, list[int]()
+
+    def slow(*words: Any) -> Any:
+        time.sleep(0.6)
+        return make_inputs(*words)
+
+    def counted(*words: Any, **more: Any) -> Any:
+        run.append(1)
+        return run_case(*words, **more)
+
+    def expected(*_: Any) -> Any:
+        raise AssertionError("after the inputs there is no time for the rest")
+
+    monkeypatch.setattr(prepare, "make_inputs", slow)
+    monkeypatch.setattr(prepare, "_oracle", expected)
+    monkeypatch.setattr(module, "run_case", counted)
+    found = tuned_at(target, history, "300", budget=1.0)
+    assert found.found.too_short and found.found.winner == found.default
+    assert not run
 
 
 def test_an_interruption_keeps_what_was_measured(
@@ -475,7 +550,7 @@ def test_an_interruption_while_defaults_are_timed_keeps_them(
 def test_an_interruption_before_anything_is_known_is_one(
     tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(_: Any) -> None:
+    def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module.Laboratory, "make_ready", interrupted)
@@ -515,11 +590,12 @@ def test_nothing_is_compiled_while_a_kernel_that_needs_all_cores_is_timed(
         *(history, 0, 60.0),
     ) as laboratory:
         space = [(("MODE", mode),) for mode in range(20, 40)]
+        until = time.monotonic() + 60.0
         laboratory.prefetch(space, ahead=[(("MODE", 20),)])
-        assert laboratory.verify(space[0]) is None
+        assert laboratory.verify(space[0], until) is None
         assert isinstance(laboratory.sample(space[0]), float)
         assert len(builds) < len(space)  # what had not begun was left
-        assert laboratory.verify(space[-1]) is None
+        assert laboratory.verify(space[-1], until) is None
         assert isinstance(laboratory.sample(space[-1]), float)
     if len(os.sched_getaffinity(0)) > 1:
         assert max(builds) > 1  # several at once, before any of them is timed

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pytest
 
-from opwright.tune.search import FEWEST, FINALISTS, Failure, Found, Search, Trial, text
+from opwright.tune.search import (
+    FEWEST,
+    FINALISTS,
+    Failure,
+    Found,
+    OutOfTimeError,
+    Search,
+    Trial,
+    text,
+)
 from opwright.tune.strategies import STRATEGIES, Params
 
 A, B, C, D = [(("X", i),) for i in range(4)]
@@ -43,7 +52,7 @@ class Fake:
     def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
         pass
 
-    def verify(self, configuration: Params) -> Failure | None:
+    def verify(self, configuration: Params, until: float) -> Failure | None:
         assert configuration not in self.verified
         self.now += self._to_verify
         self.verified.append(configuration)
@@ -155,6 +164,21 @@ def test_a_budget_too_small_leaves_the_default_and_says_so(budget: float) -> Non
     assert found.too_short and not found.complete
 
 
+def test_what_cannot_be_verified_in_time_ends_the_search() -> None:
+    fake = Fake({A: 1.0, B: 0.1, C: 0.2})
+    once = fake.verify
+
+    def verify(configuration: Params, until: float) -> Failure | None:
+        if configuration == B and fake.now + 1000 > until:
+            raise OutOfTimeError
+        return once(configuration, until)
+
+    fake.verify = verify  # type: ignore[method-assign]
+    found = search(fake, 500)
+    assert found.winner == A and found.too_short and not found.complete
+    assert list(found.trials) == [A] and fake.verified == [A]
+
+
 def test_the_budget_is_kept_but_for_the_step_under_way() -> None:
     fake = Fake({A: 1.0, B: 0.9, C: 0.8, D: 0.7}, 0.2)
     search(fake, 60)
@@ -173,10 +197,10 @@ def test_an_interruption_keeps_what_is_known() -> None:
     kept: list[Params] = []
     once = fake.verify
 
-    def verify(configuration: Params) -> Failure | None:
+    def verify(configuration: Params, until: float) -> Failure | None:
         if configuration == D:
             raise KeyboardInterrupt
-        return once(configuration)
+        return once(configuration, until)
 
     fake.verify = verify  # type: ignore[method-assign]
     search_ = Search(
@@ -365,9 +389,9 @@ def test_what_takes_longer_to_build_than_was_thought_is_compared_all_the_same() 
     fake = Fake({A: 1.0, B: 0.5})
     once = fake.verify
 
-    def verify(configuration: Params) -> Failure | None:
+    def verify(configuration: Params, until: float) -> Failure | None:
         fake.now += 35 if configuration == B else 0
-        return once(configuration)
+        return once(configuration, until)
 
     fake.verify = verify  # type: ignore[method-assign]
     found = search(fake, 70)  # of which exploring has 45.5, and B is built after 52

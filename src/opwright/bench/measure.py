@@ -13,7 +13,13 @@ from typing import Any, Literal
 import numpy as np
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault, Samples
-from opwright.backends.operands import contiguous, operands_for, walk_over
+from opwright.backends.operands import (
+    contiguous,
+    operands_for,
+    packed_room,
+    packing_operands,
+    walk_over,
+)
 from opwright.backends.registry import backend_for, backend_named
 from opwright.bench.ceilings import Ceilings, Judgement, judge
 from opwright.bench.interleave import Candidate, Rounds, interleave
@@ -21,11 +27,11 @@ from opwright.bench.stats import Ratio, Summary, noise_floor, paired_ratio, summ
 from opwright.history.store import History
 from opwright.report.findings import Finding
 from opwright.spec.cases import Case, check_memory, make_inputs
-from opwright.spec.dtypes import DType, short_dtypes
+from opwright.spec.dtypes import DType, dtype_named, short_dtypes
 from opwright.spec.errors import MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import Operand
+from opwright.spec.signature import Array, Operand
 from opwright.verify.engine import KernelReport, Options, verify
 from opwright.verify.witness import Witness, numpy_witness, witness
 
@@ -56,7 +62,8 @@ class Row:
     """One kernel in a table. Without ``summary`` it was not timed and ``reason`` says why.
 
     ``speedup`` is the first timed rung's time over this one's, ``vs_witness`` the witness's time
-    over this one's, ``vs_rivals`` the rivals': above 1 this kernel is faster.
+    over this one's, ``vs_rivals`` the rivals': above 1 this kernel is faster. Of the last
+    kernel that packs an input, ``packed`` is the same with that input given packed.
     """
 
     kernel: Kernel
@@ -71,6 +78,7 @@ class Row:
     speedup: Ratio | None = None
     vs_witness: Ratio | None = None
     vs_rivals: dict[str, Ratio] = field(default_factory=dict)
+    packed: Row | None = None
 
 
 @dataclass
@@ -422,7 +430,7 @@ def _table(
     timed = [row for row in table.rows if row.verdict == "held"]
     if timed:
         _time(spec, table, timed, checked, rivals, budget, progress)
-    for row in timed:
+    for row in [*timed, *(row.packed for row in timed if row.packed)]:
         _work_out(spec, setup, row, ceilings.get(row.report.ran_on))
     return table
 
@@ -443,11 +451,18 @@ def _time(
     shape = signature.shape(signature.output, setup.case.dims, setup.case.leading)
     other = witness(spec, inputs, setup.case.attributes, output)
     named = [(p.name, a) for p, a in zip(signature.inputs, inputs, strict=True)]
+
+    def failed(row: Row, fault: Fault) -> None:
+        row.verdict, row.reason = "failed", fault.message
+        table.findings.append(checked.finding(row.kernel, setup, fault))
+
     with ExitStack() as stack:
         stack.enter_context(_witness_threads(setup.threads))
         opened: dict[str, tuple[Device, Buffers]] = {}
 
-        def candidate(report: KernelReport, name: str) -> _KernelCandidate:
+        def candidate(
+            report: KernelReport, name: str, packed: Array | None = None
+        ) -> _KernelCandidate:
             backend: Backend = backend_named(report.ran_on)
             if backend.name not in opened:
                 device = stack.enter_context(backend.open(TIME_LIMIT))
@@ -457,17 +472,32 @@ def _time(
                 )
             assert report.artifact is not None
             device, buffers = opened[backend.name]
-            _, strides = operands_for(signature, report.kernel, inputs)
+            artifact = report.artifact
+            taken, strides = operands_for(signature, report.kernel, inputs, packed)
+            if packed is not None:
+                artifact = replace(artifact, entry=Artifact.PACKED_CALL)
+                given = [(name, a) for (name, _), a in zip(named, taken, strict=True)]
+                buffers = device.upload(given, ("out", shape, output), "aligned")
             walk = walk_over(signature, setup.case.dims, inputs)
             values = signature.values(setup.case.dims, setup.case.attributes, strides, walk)
             foreign = report.kernel in spec.rival_rows
-            return _KernelCandidate(name, device, report.artifact, buffers, values, setup, foreign)
+            return _KernelCandidate(name, device, artifact, buffers, values, setup, foreign)
 
         own = {row.kernel.name: candidate(row.report, row.kernel.name) for row in timed}
         # The last rung once more under another name: what differs between the two is noise.
         twin = candidate(timed[-1].report, f"{timed[-1].kernel.name} again")
         beside = _WitnessCandidate(other, setup, _sweep_bytes(timed))
         candidates: list[Candidate] = [*own.values(), twin, beside]
+        packing = next((row for row in reversed(timed) if row.kernel.packs), None)
+        if packing is not None:
+            packing.packed = Row(packing.kernel, packing.report, "held")
+            packed = _packed(packing.report, spec, setup, inputs)
+            if isinstance(packed, Fault):
+                failed(packing.packed, packed)
+            else:
+                name = f"{packing.kernel.name}, packed"
+                own[name] = candidate(packing.report, name, packed)
+                candidates.append(own[name])
         libraries: list[_KernelCandidate | _WitnessCandidate] = []
         if rivals:
             numpy = numpy_witness(spec, inputs, setup.case.attributes, output)
@@ -493,11 +523,13 @@ def _time(
     both = _paired(rounds, last, twin.name)
     table.noise = noise_floor(*both) if both[0] else 0.0
     first = next((r.kernel.name for r in timed if rounds[r.kernel.name]), "")
-    for row in timed:
-        name = row.kernel.name
+    every = {row.kernel.name: row for row in timed}
+    every |= {f"{row.kernel.name}, packed": row.packed for row in timed if row.packed}
+    for name, row in every.items():
+        if name not in own:
+            continue
         if fault := own[name].fault:
-            row.verdict, row.reason = "failed", fault.message
-            table.findings.append(checked.finding(row.kernel, setup, fault))
+            failed(row, fault)
             continue
         row.samples = _samples(own[name], rounds)
         row.summary = summary(row.samples.values)
@@ -509,6 +541,35 @@ def _time(
         reason = rival.fault.message if rival.fault else ""
         taken = list(rounds[rival.name].values())
         table.rivals.append(Rival(rival.name, reason, summary(taken) if taken else None))
+
+
+def _packed(
+    report: KernelReport, spec: OperatorSpec, setup: Setup, inputs: Sequence[Operand]
+) -> Array | Fault:
+    """The bytes of the input that the kernel packs, made in a worker of its own."""
+    kernel, artifact = report.kernel, report.artifact
+    assert artifact is not None
+    array = inputs[[p.name for p in spec.signature.inputs].index(kernel.packs)]
+    assert array is not None  # no kernel packs an operand that may be left out
+    array, sizes, told = packing_operands(spec.signature, kernel, array, setup.case.dims)
+    with backend_named(report.ran_on).open(TIME_LIMIT) as device:
+
+        def launched(
+            entry: str, given: Sequence[tuple[str, Array]], room: int, values: Sequence[int]
+        ) -> Array | Fault:
+            buffers = device.upload(given, ("packed", (room,), dtype_named("u8")), "aligned")
+            device.launch(replace(artifact, entry=entry), buffers, values, setup.threads)
+            outcome = device.synchronize()
+            if outcome.fault is not None:
+                return outcome.fault
+            assert outcome.output is not None
+            return outcome.output
+
+        nbytes = launched(Artifact.PACKED_BYTES, [], 8, sizes)
+        if isinstance(nbytes, Fault):
+            return nbytes
+        room = packed_room(int(nbytes.view(np.int64)[0]))
+        return launched(Artifact.PACK, [(kernel.packs, array)], room, told)
 
 
 def _not_native(inputs: Sequence[Operand]) -> str:

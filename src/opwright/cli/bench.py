@@ -64,46 +64,52 @@ def command(
     caches = common.several(cache, "--cache", ("cold", "warm"))
     counts = common.thread_counts(threads)
     found = [of_backend(find(text), backend) for text in targets]
-    if preset is not None:
-        words = preset_words([t.spec for t in found], preset)  # before the first is run
-        for target in found:
+    words = None if preset is None else preset_words([t.spec for t in found], preset)
+    # All that may be refused is, before anything is measured.
+    jobs: list[tuple[Target, dict[str, list[Setup]], dict[str, int], dict[str, int]]] = []
+    for target in found:
+        calls: dict[str, int] = {}
+        if words is not None:
             there = target.spec.presets
             if absent := [word for word in words if word not in there]:
                 only = f"no preset {', '.join(absent)}, only {', '.join(there)}"
                 click.echo(f"opwright: {target.reference}: {only}", err=True)
-            presets = {
+            setups = {
                 word: setups_of(target.spec, dtype, there[word], attr, counts, caches, without)
                 for word in words
                 if word in there
             }
-            if presets:
-                params = params_of(target, param)
-                side_by_side(output, target, presets, params, backend, budget)
-        return
-    for target in found:
-        calls: dict[str, int] = {}
-        if shapes_from is None:
-            setups = setups_of(target.spec, dtype, shape, attr, counts, caches, without)
+            if not setups:
+                continue
+        elif shapes_from is None:
+            setups = {"": setups_of(target.spec, dtype, shape, attr, counts, caches, without)}
         else:
             chosen = common.dtypes_of(target.spec, dtype) or target.spec.signature.choices()
             used = common.used_shapes(target.spec, shapes_from, chosen)
-            setups = []
+            setups = {"": []}
             for one in used:
                 given = short_dtypes(one.dtypes) or None
                 left_out = (*one.absent, *without)
                 own = setups_of(target.spec, given, [one.shape], attr, counts, caches, left_out)
-                setups += own
+                setups[""] += own
                 calls |= dict.fromkeys([str(s.case) for s in own], one.calls)
+        every = [setup for some in setups.values() for setup in some]
         params = params_of(target, param)
+        check_params(target, every, params, all_run=words is None)
+        check_fit(target.spec, target.kernels, every)
+        jobs.append((target, setups, params, calls))
+    for target, setups, params, calls in jobs:
+        if words is not None:
+            side_by_side(output, target, setups, params, backend, budget)
+            continue
         recorder = Recorder(target, params)
-        check_fit(target.spec, target.kernels, setups)  # before the ceilings, which take a while
         with common.progress_bar() as progress:
             ceilings = ceilings_for(target.kernels, progress)
             tables = measure(
                 target.spec,
                 target.kernels,
                 target.reference,
-                setups,
+                setups[""],
                 ceilings,
                 params=params,
                 backend=backend,
@@ -115,6 +121,27 @@ def command(
         report(output, target, tables, recorder.run)
         if calls:
             output.say(weighted(tables, calls))
+
+
+def check_params(
+    target: Target, setups: Sequence[Setup], params: Mapping[str, int], all_run: bool
+) -> None:
+    """Raise ``UsageError`` where a kernel that would be measured does not take ``params``.
+
+    Where not ``all_run`` it is not known yet which will be: then only where none takes them.
+    """
+    from opwright.dispatch.choose import why_not
+
+    meant = [k for k in target.kernels if params.keys() & k.tune.keys()]
+    able = [k for k in meant if any(not why_not(target.spec, k, s.dtypes) for s in setups)]
+    refused: list[UsageError] = []
+    for kernel in able:
+        try:
+            kernel.params({t: v for t, v in params.items() if t in kernel.tune})
+        except UsageError as error:
+            refused.append(error)
+    if refused and (all_run or len(refused) == len(able)):
+        raise refused[0]
 
 
 def preset_words(specs: Sequence[OperatorSpec], text: str) -> list[str]:
@@ -138,31 +165,33 @@ def side_by_side(
     backend: str | None,
     budget: float,
 ) -> None:
-    """Measure and report one line for each setup, and the geometric means of each preset.
+    """Measure and report one line for each setup, as soon as it is there, and geometric means.
 
     Of an operator the kernel that a call chooses is measured, with its tuned parameters; a kernel
     named by the target, or the only one, as the options say.
     """
-    from opwright.bench.measure import check_fit, measure
-    from opwright.cli.tables import presets as table_of
+    from opwright.bench.measure import measure
+    from opwright.cli.tables import Presets
     from opwright.dispatch.choose import choose
 
     spec = target.spec
-    every = [setup for setups in presets.values() for setup in setups]
-    check_fit(spec, target.kernels, every)
     recorder = Recorder(target, params)
-    measured: dict[str, list[Table]] = {name: [] for name in presets}
+    shown = Presets(presets, target.kernels)
+    tables: list[Table] = []
     with common.progress_bar() as progress:
         ceilings = ceilings_for(target.kernels, progress)
-        for name, setups in presets.items():
-            for setup in setups:
+    output.say(target.reference)
+    for name, setups in presets.items():
+        before = len(tables)
+        for setup in setups:
+            with common.progress_bar() as progress:
                 kernels, given = list(target.kernels), dict(params)
                 if len(kernels) > 1:
                     choice = choose(spec, "", setup.dtypes, setup.case.dims)
                     kernels = [spec.row(choice.kernel)]
                     given = {**choice.params, **params}
                 recorder.params = given
-                measured[name] += measure(
+                tables += measure(
                     spec,
                     kernels,
                     target.reference,
@@ -175,8 +204,10 @@ def side_by_side(
                     progress=progress,
                     done=recorder,
                 )
-    tables = [table for some in measured.values() for table in some]
-    report(output, target, tables, recorder.run, lines=table_of(measured))
+            output.say(shown.lines(name, tables[-1]))
+        if (means := shown.means(name, tables[before:])) is not None:
+            output.say(means)
+    report(output, target, tables, recorder.run, in_lines=True)
 
 
 def weighted(tables: Sequence[Table], calls: Mapping[str, int]) -> str:
@@ -262,12 +293,12 @@ def report(
     tables: Sequence[Table],
     run: int,
     verified: Report | None = None,
-    lines: Any = None,
+    in_lines: bool = False,
 ) -> None:
     """Print ``tables``, recorded as ``run``; sets the exit code to 1 where something was found.
 
     With ``verified`` the tables show what held in the case matrix and its findings are reported
-    too; ``lines`` is shown instead of the tables.
+    too; with ``in_lines`` the tables themselves are there already.
     """
     from opwright.cli.tables import ladder, warnings
     from opwright.report.findings import merge
@@ -279,15 +310,13 @@ def report(
         raise MachineError(
             f"nothing of {target.reference} can run on this machine: {'; '.join(reasons)}"
         )
-    for table in tables if lines is None else ():
+    for table in () if in_lines else tables:
         output.say(heading(target, table))
         if table.rows:
             output.say(ladder(table, verified.kernels if verified else ()))
         output.say(footnote(table))
         output.say("")
-    if lines is not None:
-        output.say(target.reference)
-        output.say(lines)
+    if in_lines:
         said = [line for t in tables for line in (*absent(t), *untimed(t))]
         output.say("\n".join([*dict.fromkeys(said), ""]))
     if warned := warnings(row.report for row in rows):
@@ -323,7 +352,9 @@ def absent(table: Table) -> list[str]:
 
 def untimed(table: Table) -> list[str]:
     """Which kernels were not timed, and why."""
-    return [f"{r.kernel.name}: {r.verdict}: {r.reason}" for r in table.rows if r.reason]
+    from opwright.cli.tables import forms
+
+    return [f"{name}: {r.verdict}: {r.reason}" for name, _, r in forms(table.rows) if r.reason]
 
 
 NOISY = 0.2  # an A/A difference above which a table needs a warning
@@ -464,23 +495,26 @@ def table_data(target: Target, table: Table) -> dict[str, Any]:
         ],
         "noise": table.noise,
         "untimed": table.untimed,
-        "rows": [
-            {
-                "kernel": row.kernel.name,
-                "ran_on": row.report.ran_on,
-                "change": row.kernel.change,
-                "fast_math": row.kernel.fast_math,
-                "verdict": row.verdict,
-                "reason": row.reason,
-                "first_ns": row.samples.first if row.samples else None,
-                "time": row.summary,
-                "gflops": row.gflops,
-                "gbs": row.gbs,
-                "ceiling": row.judgement,
-                "speedup": row.speedup,
-                "vs_witness": row.vs_witness,
-                "vs_rivals": row.vs_rivals,
-            }
-            for row in table.rows
-        ],
+        "rows": [row_data(row) for row in table.rows],
+    }
+
+
+def row_data(row: Row) -> dict[str, Any]:
+    """A row for ``--json``, with that of the packed form in it."""
+    return {
+        "kernel": row.kernel.name,
+        "ran_on": row.report.ran_on,
+        "change": row.kernel.change,
+        "fast_math": row.kernel.fast_math,
+        "verdict": row.verdict,
+        "reason": row.reason,
+        "first_ns": row.samples.first if row.samples else None,
+        "time": row.summary,
+        "gflops": row.gflops,
+        "gbs": row.gbs,
+        "ceiling": row.judgement,
+        "speedup": row.speedup,
+        "vs_witness": row.vs_witness,
+        "vs_rivals": row.vs_rivals,
+        "packed": row_data(row.packed) if row.packed else None,
     }

@@ -66,7 +66,8 @@ class Output:
             if column.no_wrap:  # of which rich would keep the longest word
                 cells = (column.header, *column.cells)
                 measured = [Measurement.get(self._console, unbounded, cell) for cell in cells]
-                column.min_width = max(measure.maximum for measure in measured)
+                widest = max(measure.maximum for measure in measured)
+                column.min_width = max(column.min_width or 0, widest)
         needed = Measurement.get(self._console, unbounded, text).minimum
         shown = self._console.width
         self._console.width = max(shown, needed)  # a width given to print is cut to the console's

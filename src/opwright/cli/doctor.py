@@ -36,10 +36,13 @@ def command(output: common.Output, measure: bool) -> None:
             usable += not usable and _compilers(output)
         output.data[name] = {"probe": probe, "ceilings": _ceilings(output, backend, probe, measure)}
     _extras(output)
+    from opwright.toolchain.cache import limit
     from opwright.toolchain.paths import home
 
     output.data["home"] = str(home())
     output.say(f"kept in: {home()} (build cache, ceilings, history; OPWRIGHT_HOME moves it)")
+    size = f"{limit() / 2**30:.3g} GiB"
+    output.say(f"  the build cache keeps to {size} (OPWRIGHT_CACHE_LIMIT, as 500M or 4G)")
     if why_not := _unwritable(home()):
         output.say(f"  cannot be written, so nothing can be built: {why_not}")
         usable = 0

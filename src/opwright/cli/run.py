@@ -144,10 +144,10 @@ def _beside(
     """Begin ``work`` beside what is done inside; a function that waits for its result.
 
     It reports to ``progress`` only while it is waited for. Where what is inside raises, or a
-    person interrupts it, it ends after the case at hand, compilers at once. With one core it runs
+    person interrupts it, it ends at once, with what it waits for. With one core it runs
     when waited for.
     """
-    from opwright.toolchain.build import end_builds
+    from opwright.toolchain.processes import end_everything
 
     if len(os.sched_getaffinity(0)) == 1:
         yield lambda: work(progress)
@@ -171,7 +171,7 @@ def _beside(
             yield result
         except BaseException:
             ended.set()
-            end_builds(lambda: not begun.done())
+            end_everything(lambda: not begun.done())
             raise
 
 
@@ -196,7 +196,10 @@ def counted(
     verified: Report,
     device: str,
 ) -> None:
-    """The ladder of kernels that are emulated: what their memory accesses cost, by ``device``."""
+    """The ladder of kernels that are emulated: what their memory accesses cost, by ``device``.
+
+    What verification found wrong is not run again: it may hang.
+    """
     from opwright.cli.inspect import inspection_data
     from opwright.cli.tables import emulated
     from opwright.inspect.kernel import inspect
@@ -207,13 +210,16 @@ def counted(
         if kernel.name not in names or not found.spec.serves(kernel, case.dtypes):
             continue
         own = [f for f in verified.findings if f.kernel == kernel.name]
-        result: Inspection | str
-        try:
-            result = inspect(found.spec, kernel, case, device=device, whole=SAMPLE, registers=False)
-        except OpwrightError as error:
-            result = str(error).splitlines()[0]
-        else:
-            output.data.setdefault("inspections", []).append(inspection_data(result))
+        verdicts = {k.verdict for k in verified.kernels if k.kernel.name == kernel.name}
+        result: Inspection | str = "not counted: it has not passed verification"
+        if verdicts <= {"held", "not-run"}:  # why it cannot run is said below
+            try:
+                result = inspect(
+                    found.spec, kernel, case, device=device, whole=SAMPLE, registers=False
+                )
+                output.data.setdefault("inspections", []).append(inspection_data(result))
+            except OpwrightError as error:
+                result = str(error).splitlines()[0]
         rows.append((kernel, sum(f.count for f in own), result))
     sizes = " ".join(case.words)
     output.say(f"\n{found.spec.name} {short_dtypes(case.dtypes)} {sizes}, emulated for {device}")

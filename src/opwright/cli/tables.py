@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.table import Table
 
 from opwright.bench.compare import Comparison
-from opwright.bench.measure import Row
+from opwright.bench.measure import Row, Setup
 from opwright.bench.measure import Table as Measured
 from opwright.bench.stats import Ratio
 from opwright.history.records import Result, Run
@@ -39,6 +39,16 @@ def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
 def kernel_name(kernel: Kernel) -> str:
     """A kernel's name, marked when its row asks for floating point that is not IEEE's."""
     return f"{kernel.name} (fast-math)" if kernel.fast_math else kernel.name
+
+
+def forms(rows: Iterable[Row]) -> Iterator[tuple[str, str, Row]]:
+    """Rows, each with its name and what is packed: after one those with an input packed."""
+    for row in rows:
+        name = kernel_name(row.kernel)
+        yield name, "", row
+        if row.packed is not None:
+            what = f"{row.kernel.packs} packed"
+            yield f"{name}, {what}", what, row.packed
 
 
 def duration(nanoseconds: float) -> str:
@@ -122,7 +132,7 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
     numbers += [f"vs {name}" for name in rivals]
     table = plain_table("kernel", "change", *numbers, right=numbers)
     by_name = {k.kernel.name: k for k in verified if k.dtypes == setup.dtypes}
-    for row in measured.rows:
+    for name, packed, row in forms(measured.rows):
         report = by_name.get(row.kernel.name, row.report)
         ran = report.cases > 0
         rates = [_rate(row.gflops), *([_rate(row.gbs)] if memory else [])]
@@ -131,8 +141,8 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
         if row.verdict != "held":
             speed = [row.verdict.upper(), *["-"] * (len(speed) - 1)]
         table.add_row(
-            kernel_name(row.kernel),
-            row.kernel.change,
+            name,
+            "" if packed else row.kernel.change,
             f"{report.held}/{report.cases}" if ran else "-",
             number(report.max_error) if report.worst else "-",
             number(report.witness_error) if report.worst else "-",
@@ -141,33 +151,74 @@ def ladder(measured: Measured, verified: Sequence[KernelReport] = ()) -> Table:
     return table
 
 
-def presets(measured: Mapping[str, Sequence[Measured]]) -> Table:
-    """One line for each setup of each preset: the kernel's time, and the others' over it."""
-    tables = [table for some in measured.values() for table in some]
-    names = dict.fromkeys(t.witness for t in tables if t.witness)
-    names |= dict.fromkeys(r.name for t in tables for r in t.rivals if r.summary is not None)
-    numbers = ["threads", "time (median)", "GFLOP/s", "of ceiling", *(f"vs {n}" for n in names)]
-    shown = plain_table("preset", "shape", "dtype", "cache", "kernel", *numbers, right=numbers)
-    for preset, some in measured.items():
-        together: dict[tuple[str, str, str], list[dict[str, Ratio | None]]] = {}
-        for table in some:
+class Presets:
+    """The lines of setups of ``presets``, made one by one and yet in columns."""
+
+    def __init__(self, presets: Mapping[str, Sequence[Setup]], kernels: Sequence[Kernel]) -> None:
+        every = [setup for some in presets.values() for setup in some]
+        # Of times what three digits and a wide interval need, else the widest that there is.
+        self._widest: dict[str, Iterable[str]] = {
+            "preset": presets,
+            "shape": ["geometric mean", *(",".join(s.case.words) for s in every)],
+            "dtype": [short_dtypes(s.dtypes) for s in every],
+            "cache": [s.cache for s in every],
+            "kernel": [
+                kernel_name(kernel) + f", {kernel.packs} packed" * bool(kernel.packs)
+                for kernel in kernels
+            ],
+            "time (median)": ["1000 ms +100/-99%"],
+        }
+        self._others: list[str] = []
+        self._headed = False
+
+    def lines(self, preset: str, measured: Measured) -> Table:
+        """What was measured in one setup: the kernel's time, and the others' over it.
+
+        Below a head where there was none, or where it has another column now.
+        """
+        timed = [measured.witness] if measured.witness else []
+        timed += [rival.name for rival in measured.rivals if rival.summary is not None]
+        new = [name for name in timed if name not in self._others]
+        self._others += new
+        shown = self._table(head=bool(new) or not self._headed)
+        self._headed = True
+        setup = measured.setup
+        at = [preset, ",".join(setup.case.words), short_dtypes(setup.dtypes) or "-", setup.cache]
+        for name, _, row in forms(measured.rows):
+            ratios = {measured.witness: row.vs_witness, **row.vs_rivals}
+            speed = [_time(row), _rate(row.gflops), _share(row)]
+            if row.verdict != "held":
+                speed = [row.verdict.upper(), "-", "-"]
+            vs = [_times(ratios.get(other)) for other in self._others]
+            shown.add_row(*at, name, str(setup.threads), *speed, *vs)
+        return shown
+
+    def means(self, preset: str, measured: Sequence[Measured]) -> Table | None:
+        """The geometric means of a preset's setups that differ in the shape; None without any."""
+        together: dict[tuple[str, str, str, str], list[dict[str, Ratio | None]]] = {}
+        for table in measured:
             setup = table.setup
-            size = ",".join(setup.case.words)
             at = (short_dtypes(setup.dtypes) or "-", setup.cache, str(setup.threads))
-            for row in table.rows:
+            for _, packed, row in forms(table.rows):
                 ratios = {table.witness: row.vs_witness, **row.vs_rivals}
-                together.setdefault(at, []).append(ratios)
-                first = [preset, size, *at[:2], kernel_name(row.kernel), at[2]]
-                speed = [_time(row), _rate(row.gflops), _share(row)]
-                if row.verdict != "held":
-                    speed = [row.verdict.upper(), "-", "-"]
-                shown.add_row(*first, *speed, *(_times(ratios.get(name)) for name in names))
-        for (kind, cache, threads), found in together.items():
+                together.setdefault((*at, packed), []).append(ratios)
+        shown = self._table(head=False)
+        for (kind, cache, threads, packed), found in together.items():
             if len(found) > 1:
-                means = [_mean([ratios.get(name) for ratios in found]) for name in names]
-                first = [preset, "geometric mean", kind, cache, "", threads]
+                means = [_mean([ratios.get(name) for ratios in found]) for name in self._others]
+                first = [preset, "geometric mean", kind, cache, packed, threads]
                 shown.add_row(*first, "", "", "", *means)
-    return shown
+        return shown if shown.row_count else None
+
+    def _table(self, head: bool) -> Table:
+        numbers = ["threads", "time (median)", "GFLOP/s", "of ceiling"]
+        numbers += [f"vs {name}" for name in self._others]
+        shown = plain_table("preset", "shape", "dtype", "cache", "kernel", *numbers, right=numbers)
+        shown.show_header = head
+        for column in shown.columns:
+            name = str(column.header)
+            column.min_width = max(map(len, [name, *self._widest.get(name, ())]))
+        return shown
 
 
 def _mean(ratios: Sequence[Ratio | None]) -> str:

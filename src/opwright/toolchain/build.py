@@ -17,7 +17,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +28,18 @@ from opwright.toolchain.cache import (
     cache_dir,
     digest,
     file_digest,
+    limit,
     lock,
     read_json,
+    use,
+    used,
     work_folder,
     writable_cache,
     write_json,
 )
 from opwright.toolchain.compilers import Compiler
 from opwright.toolchain.paths import include_dir
+from opwright.toolchain.processes import check_interrupted, compilers
 
 # IEEE semantics. The two -fno- options give up errno and the order of exception flags, neither of
 # which any value depends on; contraction would make a*b+c differ between compilers. -g1 is lines
@@ -75,8 +79,6 @@ _ENVIRONMENT = (
     "SOURCE_DATE_EPOCH",
 )
 _UNSET = ("DEPENDENCIES_OUTPUT", "SUNPRO_DEPENDENCIES", "GCC_COLORS", "CLICOLOR_FORCE")
-
-_running: set[subprocess.Popen[bytes]] = set()  # compilers, in any thread
 
 _SYSTEM = ("/usr/", "/opt/")  # where headers come with packages
 _INCLUDE = re.compile(
@@ -194,21 +196,11 @@ def build(
     with writable_cache():
         cache_dir().mkdir(parents=True, exist_ok=True)
         # 256 locks for all requests, so that lock files do not pile up.
+        most = limit()
         with lock(name[:2]):
-            return _look_up(name) or _make(request, name)
-
-
-def end_builds(pending: Callable[[], bool]) -> None:
-    """End the compilers of other threads, whose builds then fail, for as long as some are pending.
-
-    For when a person interrupts: signals reach the main thread alone.
-    """
-    while pending():
-        for process in list(_running):
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-        time.sleep(0.02)
+            built = _look_up(name) or _make(request, name)
+        _prune(most)
+        return built
 
 
 def _flags_for(compiler: Compiler) -> tuple[str, ...]:
@@ -236,12 +228,18 @@ def _variants(name: str) -> list[dict[str, Any]]:
 def _look_up(name: str) -> Built | None:
     for variant in _variants(name):
         path = cache_dir() / "objects" / variant["file"]
+        use(variant["file"])
         try:
             if (
                 all(file_digest(header) == was for header, was in variant["headers"].items())
                 and not any(os.path.lexists(absent) for absent in variant["absent"])
                 and file_digest(path) == variant["sha256"]
             ):
+                with suppress(OSError):
+                    # By which _prune knows the hour in which it was used last; mostly a hit writes
+                    # nothing.
+                    if _manifest(name).stat().st_mtime < time.time() - 3600:
+                        os.utime(_manifest(name))
                 return Built(
                     path=path,
                     key=variant["key"],
@@ -253,6 +251,40 @@ def _look_up(name: str) -> Built | None:
         except OSError:
             continue  # a header or the binary is gone
     return None
+
+
+def _prune(most: int) -> None:
+    """Where objects take more than ``most`` bytes, remove those used least recently.
+
+    Down to three quarters, so that it is not done at every build; but for those that a process
+    uses. What no manifest lists any more goes first.
+    """
+    objects = cache_dir() / "objects"
+    sizes: dict[str, int] = {}
+    for path in objects.iterdir():
+        if not path.name.startswith("."):  # which is being written
+            with suppress(FileNotFoundError):
+                sizes[path.name] = path.stat().st_size
+    total = sum(sizes.values())
+    if total <= most:
+        return
+    with lock("prune"):
+        in_use = used()
+        listed: list[tuple[float, Path, list[str]]] = []
+        for path in (cache_dir() / "manifests").glob("*.json"):
+            with suppress(FileNotFoundError):
+                files = [variant["file"] for variant in _variants(path.stem)]
+                listed.append((path.stat().st_mtime, path, files))
+        known = {file for _, _, files in listed for file in files}
+        listed += [(0.0, objects / file, [file]) for file in sizes if file not in known]
+        for _, path, files in sorted(listed):
+            if total <= 0.75 * most:
+                break
+            if in_use.isdisjoint(files):
+                path.unlink(missing_ok=True)
+                for file in files:
+                    (objects / file).unlink(missing_ok=True)
+                    total -= sizes.get(file, 0)
 
 
 def _make(request: _Request, name: str) -> Built:
@@ -287,6 +319,7 @@ def _make(request: _Request, name: str) -> Built:
         }
         path = cache_dir() / "objects" / file
         path.parent.mkdir(exist_ok=True)
+        use(file)
         binary.replace(path)
         # Edited while the compiler ran: which state it read is unknown, so the next build repeats.
         if _settled(request, headers, began):
@@ -342,6 +375,7 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
     for name in _UNSET:
         environment.pop(name, None)
     what = f"{request.source} with {request.compiler.name}"
+    check_interrupted()
     try:
         process = subprocess.Popen(
             command,
@@ -356,7 +390,7 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
         raise MachineError(
             f"{request.compiler.name} cannot be started: {command[0]}: {error.strerror}"
         ) from error
-    _running.add(process)
+    compilers.add(process)
     try:
         output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
     except BaseException as error:
@@ -368,7 +402,7 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
             ) from None
         raise
     finally:
-        _running.discard(process)
+        compilers.discard(process)
     said = _clean(output, work)
     if process.returncode == 0:
         return said

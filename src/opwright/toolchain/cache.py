@@ -7,12 +7,15 @@ next build removes, because its lock is gone.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from opwright.spec.errors import MachineError
+from opwright.spec.errors import MachineError, UsageError
 from opwright.toolchain.paths import home
 
 # A file changed less than this ago may change again without its time stamp showing it: kernels
@@ -29,7 +32,10 @@ _RACY_NS = 2_000_000_000
 
 
 def cache_dir() -> Path:
-    """The build cache. Removing it costs compile time and nothing else."""
+    """The build cache. Removing it costs compile time and nothing else.
+
+    It removes what was used least recently where it takes more than ``limit()``.
+    """
     return home() / "cache"
 
 
@@ -79,19 +85,102 @@ def write_json(path: Path, value: object) -> None:
 
 
 @contextmanager
-def lock(name: str) -> Iterator[None]:
+def lock(name: str, shared: bool = False) -> Iterator[None]:
     """Hold the lock called ``name`` against every other thread and process.
 
-    The kernel drops it when the holder dies, however it dies.
+    ``shared`` holders keep out only those that are not. The kernel drops it when the holder dies,
+    however it dies.
     """
     folder = cache_dir() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
+
+
+class _Used:
+    """The list, in the cache ``root``, of the objects that this process uses; locked by it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.files: set[str] = set()
+        folder = root / "used"
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock("prune", shared=True):  # which removes lists that nobody has locked
+            self._handle, name = tempfile.mkstemp(dir=folder)
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+        self._path, self._owner = Path(name), os.getpid()
+
+    def add(self, file: str) -> None:
+        """Put ``file`` on the list, not while another process decides what to remove."""
+        if file not in self.files:
+            with lock("prune", shared=True):
+                os.write(self._handle, f"{file}\n".encode())
+            self.files.add(file)
+
+    def end(self) -> None:
+        """Give up the list; what was forked from its owner does not."""
+        if os.getpid() == self._owner:
+            self._path.unlink(missing_ok=True)
+        os.close(self._handle)
+
+
+_using: list[_Used] = []  # one at most: of the cache that was used last
+_using_lock = threading.Lock()
+
+
+def use(file: str) -> None:
+    """Keep every process from removing ``objects/file`` for as long as this one lives.
+
+    Before it is looked for: what is gone by then is built again.
+    """
+    with _using_lock, suppress(OSError):  # of a cache that cannot be written, nothing is removed
+        root = cache_dir().resolve()
+        if not (_using and _using[0].root == root):
+            end_use()
+            _using.append(_Used(root))
+        _using[0].add(file)
+
+
+def end_use() -> None:
+    """Let others remove what this process used."""
+    while _using:
+        _using.pop().end()
+
+
+atexit.register(end_use)
+
+
+def used() -> set[str]:
+    """The objects that some process uses; lists of those that died are removed.
+
+    The caller holds the lock ``prune``.
+    """
+    found: set[str] = set()
+    for path in (cache_dir() / "used").iterdir():
+        with suppress(OSError), path.open() as listed:
+            try:
+                fcntl.flock(listed, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.update(listed.read().split())
+            else:
+                path.unlink()
+    return found
+
+
+def limit() -> int:
+    """Bytes that the objects in the cache may take: ``OPWRIGHT_CACHE_LIMIT``, else 2 GiB.
+
+    Raises ``UsageError`` for what is no size.
+    """
+    text = os.environ.get("OPWRIGHT_CACHE_LIMIT") or "2G"
+    found = re.fullmatch(r"(\d{1,6})([KMGT])", text.strip())
+    if not found:
+        raise UsageError(f"OPWRIGHT_CACHE_LIMIT={text!r} is no size such as 500M or 4G")
+    return int(found[1]) << {"K": 10, "M": 20, "G": 30, "T": 40}[found[2]]
 
 
 @contextmanager

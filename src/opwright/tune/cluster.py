@@ -26,7 +26,7 @@ from opwright.history.store import History
 from opwright.spec.errors import BuildError, MachineError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.toolchain.cache import cache_dir
+from opwright.toolchain.cache import cache_dir, use
 from opwright.tune.kernel import Laboratory, Measured
 from opwright.tune.search import Search, Trial
 from opwright.tune.strategies import Params
@@ -139,6 +139,7 @@ def _placed(binary: Binary) -> Artifact | BuildError:
         assert binary.error is not None
         return binary.error
     path = cache_dir() / "objects" / binary.artifact.path.name
+    use(path.name)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         arriving = path.with_name(f".{path.name}.{time.monotonic_ns()}")

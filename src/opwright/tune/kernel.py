@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from opwright.backends.base import Artifact, Backend, Buffers, Device, Fault
 from opwright.backends.registry import backend_named
@@ -28,7 +27,17 @@ from opwright.spec.dtypes import DType, short_dtypes
 from opwright.spec.errors import BuildError, OpwrightError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
-from opwright.tune.search import FEWEST, Failure, Found, Helpers, Search, Trial, text
+from opwright.toolchain.processes import end_builds
+from opwright.tune.search import (
+    FEWEST,
+    Failure,
+    Found,
+    Helpers,
+    OutOfTimeError,
+    Search,
+    Trial,
+    text,
+)
 from opwright.tune.strategies import STRATEGIES, Params
 from opwright.verify.engine import LIMITED, quick_cases
 from opwright.verify.launch import Workers, run_case
@@ -119,7 +128,7 @@ def tune(
     ``OpwrightError`` where the operator's own tolerance cannot be trusted.
     """
     end = time.monotonic() + budget
-    own = functools.cache(functools.partial(prepare, spec, setup.case, with_witness=False))
+    own = _Own(spec, setup.case)
     with ExitStack() as opened:
         entrants: list[_Entrant] = []
         for kernel in kernels:
@@ -244,7 +253,10 @@ def _time_defaults(entrants: Sequence[_Entrant], budget: float, end: float) -> N
         entrant.search.report("building")
         for one in order[index : index + several]:
             one.laboratory.build(one.search.first)
-        entrant.laboratory.make_ready()
+        try:
+            entrant.laboratory.make_ready(end)
+        except OutOfTimeError:
+            break
         built.append(entrant)
     for entrant in order:
         entrant.laboratory.rest()
@@ -276,6 +288,35 @@ def _fastest(entrants: Sequence[_Entrant]) -> _Entrant | None:
             return first
 
 
+class _Own:
+    """The case that is timed, with what is expected of it, made once for all kernels."""
+
+    def __init__(self, spec: OperatorSpec, case: Case) -> None:
+        self._spec = spec
+        self._case = case
+        self._prepared: Prepared | None = None
+        self._least = 0.0  # seconds that making it takes, as far as is known
+
+    def ready(self, until: float) -> Prepared:
+        """The case made ready; raises ``OutOfTimeError`` where it would not be by ``until``.
+
+        After each step at least as much is left to do as was done.
+        """
+        began = time.monotonic()
+
+        def step() -> None:
+            now = time.monotonic()
+            self._least = max(self._least, 2 * (now - began))
+            if now + (now - began) > until:
+                raise OutOfTimeError
+
+        if self._prepared is None:
+            if began + self._least > until:
+                raise OutOfTimeError
+            self._prepared = prepare(self._spec, self._case, with_witness=False, step=step)
+        return self._prepared
+
+
 @dataclass(frozen=True)
 class Measured:
     """What one process found out about a configuration, for another to keep."""
@@ -301,7 +342,7 @@ class Laboratory:
         history: History,
         run: int,
         budget: float,
-        own: Callable[[], Prepared] | None = None,
+        own: _Own | None = None,
     ) -> None:
         self.records: dict[Params, Configuration] = {}
         self.findings: list[Finding] = []
@@ -325,9 +366,7 @@ class Laboratory:
         self._calls: dict[Params, int] = {}
         self._matrix: list[Prepared] | None = None
         # The case that is timed, made ready once for all kernels.
-        self._own = own or functools.cache(
-            functools.partial(prepare, spec, setup.case, with_witness=False)
-        )
+        self._own = own or _Own(spec, setup.case)
         self._opened = ExitStack()
         self._workers: Workers | None = None
         self._hurried = False
@@ -335,6 +374,8 @@ class Laboratory:
         self._beside = _cores_beside(self._threads)
         self._cores = len(self._beside) or len(os.sched_getaffinity(0))
         self._pool = ThreadPoolExecutor(self._cores, initializer=self._keep_off)
+        # On first use these take longer to build than a small budget.
+        self._tools: Future[None] = self._pool.submit(backend.build_own)
 
     def __enter__(self) -> Self:
         return self
@@ -345,7 +386,8 @@ class Laboratory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._end_builds(at_once=True)
+        self._pool.shutdown()
         self._opened.close()
 
     def _keep_off(self) -> None:
@@ -376,18 +418,34 @@ class Laboratory:
                     dict(configuration),
                 )
 
-    def make_ready(self) -> None:
-        """Make all ready that verification needs; return when nothing is being built any more."""
-        self._own()
-        self._open()
-        wait(self._builds.values())
+    def make_ready(self, until: float) -> None:
+        """Make all ready that verification needs; return when nothing is being built any more.
 
-    def _end_builds(self) -> None:
-        """Let nothing compile any more: what has begun is waited for."""
-        ended = [c for c, build in self._builds.items() if build.cancel()]
-        for configuration in ended:
-            del self._builds[configuration]
-        wait([build for build in self._builds.values() if not build.done()])
+        Raises ``OutOfTimeError`` where there would be no time to verify then.
+        """
+        self._await(self._builds.values(), until)
+
+    def _await(self, builds: Iterable[Future[Artifact]], until: float) -> Prepared:
+        """What is verified on, with ``builds`` done and workers there; as ``make_ready``."""
+        own = self._own.ready(until)
+        needed: list[Future[Any]] = [self._tools, *builds]
+        _, late = wait(needed, max(0.0, until - own.seconds - time.monotonic()))
+        if late or time.monotonic() + own.seconds > until:
+            raise OutOfTimeError
+        self._open()
+        return own
+
+    def _end_builds(self, at_once: bool = False) -> None:
+        """Let nothing compile any more: what has begun is waited for, or ended ``at_once``."""
+        begun = {c: build for c, build in self._builds.items() if not build.cancel()}
+        if at_once:
+            self._tools.cancel()
+            pending: list[Future[Any]] = [self._tools, *begun.values()]
+            end_builds(lambda: not all(build.done() for build in pending))
+            # What was ended has failed for no reason of its own.
+            begun = {c: build for c, build in begun.items() if build.exception() is None}
+        self._builds = begun
+        wait(begun.values())
 
     def hurry(self, nanoseconds: float) -> None:
         """Until ``rest``, raise ``TooSlowError`` where a call takes ``HANG_FACTOR`` times this."""
@@ -398,7 +456,7 @@ class Laboratory:
 
     def rest(self) -> None:
         """Leave the machine to another kernel: end compilers and workers, and free their memory."""
-        self._end_builds()
+        self._end_builds(at_once=True)
         self._hurried = False
         self._give_up_after(self._full_limit)
 
@@ -452,11 +510,11 @@ class Laboratory:
             self.build([configuration, *beside[: self._cores - 1]])
         return self._builds[configuration]
 
-    def verify(self, configuration: Params) -> Failure | None:
+    def verify(self, configuration: Params, until: float) -> Failure | None:
         """See ``Subject.verify``: on the very inputs it will be timed on."""
         self._cases[configuration] = 0
-        building, own = self._build(configuration), self._own()
-        self._open()  # the program of a worker may have to be compiled first
+        building = self._build(configuration)
+        own = self._await([building], until)
         try:
             artifact = building.result()
         except BuildError as error:
@@ -536,7 +594,7 @@ class Laboratory:
             self._end_builds()
         if self._timer is None:
             device = self._opened.enter_context(self._backend.open(self._time_limit))
-            own = self._own()
+            own = self._own.ready(math.inf)
             output = ("out", own.shape, own.output)
             inputs, values = own.operands(self.kernel)
             self._timer = device, device.upload(inputs, output, "aligned"), values

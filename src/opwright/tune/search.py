@@ -38,14 +38,21 @@ class Failure:
     message: str
 
 
+class OutOfTimeError(Exception):
+    """The budget ends before a configuration could be built and verified."""
+
+
 class Subject(Protocol):
     """What is tuned."""
 
     def prefetch(self, configurations: Sequence[Params], ahead: Sequence[Params] = ()) -> None:
         """Begin building these, which are verified next; ``ahead`` are likely to come later."""
 
-    def verify(self, configuration: Params) -> Failure | None:
-        """Build it and verify it on what it is timed on; once for each, before any sample."""
+    def verify(self, configuration: Params, until: float) -> Failure | None:
+        """Build it and verify it on what it is timed on; once for each, before any sample.
+
+        Raises ``OutOfTimeError`` where that would not be done by ``until``, as far as it can tell.
+        """
 
     def confirm(self, configuration: Params) -> Failure | None:
         """Verify it on everything else; called once for each that may win."""
@@ -184,8 +191,8 @@ class Search:
                 builder.prefetch(batch.configurations, batch.ahead)
                 scores = self.measure(batch.configurations, batch.rounds, self._explore_until)
                 batch = batches.send(scores)
-        except StopIteration:
-            return True
+        except StopIteration:  # of the last batch some may have been left out
+            return all(c in self.trials for c in batch.configurations)
         # A final needs something to compare with the default.
         if sum(map(self._known, self.trials)) == 1:
             untried = [c for c in batch.configurations if c not in self.trials]
@@ -278,7 +285,7 @@ class Search:
         began, ready, new = self._clock(), list[Params](), 0
         for configuration in configurations:
             fresh = configuration not in self.trials
-            if fresh and self._too_late(until, len(ready)):
+            if fresh and self._too_late(min(until, self._end), len(ready)):
                 break
             if self._holds(configuration, until):
                 ready.append(configuration)
@@ -316,7 +323,11 @@ class Search:
                 return False
             self.report(f"verifying {text(configuration)}")
             trial = self.trials.get(configuration) or Trial(configuration)
-            trial.failure = trial.failure or self._subject.verify(configuration)
+            try:
+                trial.failure = trial.failure or self._subject.verify(configuration, self._end)
+            except OutOfTimeError:
+                self.allow(0.0)
+                return False
             self.trials[configuration] = trial
             self._away.discard(configuration)
             if trial.failure is not None:

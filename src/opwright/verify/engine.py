@@ -18,7 +18,7 @@ from opwright.spec.errors import BuildError, MachineError, NothingSelectedError
 from opwright.spec.kernel import Kernel
 from opwright.spec.operator import OperatorSpec
 from opwright.spec.signature import Array
-from opwright.toolchain.build import end_builds
+from opwright.toolchain.processes import end_builds
 from opwright.verify.compare import Errors, RangeError, ranges
 from opwright.verify.launch import Checked, Problem, Workers, run_case
 from opwright.verify.prepare import Prepared, prepare

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -31,6 +32,7 @@ class Prepared:
 
     ``views`` are the inputs as the case lays them out, ``inputs`` the same without gaps; None for
     those that it leaves out.
+    ``seconds`` is what making all this took: judging an output takes about as long.
     ``held`` is the last output that was judged to hold, with its verdict: kernels that differ in
     their tunables alone, and one kernel's launches, mostly give the very same.
     """
@@ -44,6 +46,7 @@ class Prepared:
     shape: tuple[int, ...]
     witness: str
     witness_error: float
+    seconds: float = 0.0
     held: list[tuple[Array, Verdict]] = field(default_factory=list, compare=False)
 
     def operands(
@@ -60,14 +63,26 @@ class Prepared:
         return named, self.signature.values(self.case.dims, self.case.attributes, strides, walk)
 
 
-def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Prepared:
-    """Inputs, oracle, bound and witness of ``case``; raises ``MachineError`` if too large here."""
+def prepare(
+    spec: OperatorSpec,
+    case: Case,
+    *,
+    with_witness: bool = True,
+    step: Callable[[], None] = lambda: None,
+) -> Prepared:
+    """Inputs, oracle, bound and witness of ``case``; raises ``MachineError`` if too large here.
+
+    ``step`` is called between these, and may raise.
+    """
+    began = time.monotonic()
     signature = spec.signature
     views = make_inputs(spec, case)
     arrays = contiguous(views)
+    step()
     shape = signature.shape(signature.output, case.dims, case.leading)
     output = signature.dtype(signature.output, case.dtypes)
     reference = _oracle(spec, case, arrays, shape)
+    step()
     bound = bound_of(spec, case, arrays, reference)
     expected = expect(
         reference,
@@ -95,6 +110,7 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
         shape=shape,
         witness=name,
         witness_error=error,
+        seconds=time.monotonic() - began,
     )
 
 

@@ -18,6 +18,7 @@ from opwright.backends.cpu.protocol import MAX_DATAGRAM, Command, Reply
 from opwright.spec.errors import MachineError
 from opwright.toolchain.build import build
 from opwright.toolchain.compilers import pick_compiler
+from opwright.toolchain.processes import check_interrupted, workers
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -59,6 +60,7 @@ class Process:
     """One worker process. What kernels print comes through a pipe; only its tail is kept."""
 
     def __init__(self, program: Path, env: Mapping[str, str]) -> None:
+        check_interrupted()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._printed, their_output = os.pipe()
         os.set_blocking(self._printed, False)
@@ -79,6 +81,7 @@ class Process:
         finally:
             theirs.close()
             os.close(their_output)
+        workers.add(self._popen)
         self._tail = b""
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
@@ -134,6 +137,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
+        workers.discard(self._popen)
         self._socket.close()
         os.close(self._printed)
 

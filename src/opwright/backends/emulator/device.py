@@ -42,6 +42,7 @@ from opwright.report.findings import Finding
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import MachineError, UsageError
 from opwright.spec.signature import Operand
+from opwright.toolchain.processes import check_interrupted, workers
 
 _ALIGNED = 256  # bytes, as cudaMalloc aligns
 _GRACE = 5.0  # seconds after the time limit in which the program says where it stood
@@ -112,6 +113,7 @@ class _Program:
         self.requests = 0
         self._rest = b""
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
+        check_interrupted()
         self._pipe, theirs = os.pipe()
         try:
             self.popen = subprocess.Popen(
@@ -128,6 +130,7 @@ class _Program:
             raise MachineError(f"the program cannot be started: {path}: {error}") from error
         finally:
             os.close(theirs)
+        workers.add(self.popen)
 
     def ask(self, request: str) -> bool:
         """Send a request; False when nobody is there to take it."""
@@ -178,6 +181,7 @@ class _Program:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
             self.popen.wait()
+        workers.discard(self.popen)
         if self.popen.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.popen.stdin.close()
