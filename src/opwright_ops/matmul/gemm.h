@@ -185,15 +185,16 @@ private:
     // Rows [row_begin, row_end) and columns [j, j + cols) of C, all terms.
     void multiply_block(int64_t row_begin, int64_t row_end, int64_t j, int64_t cols,
                         const Scratch& scratch) const {
-        const int64_t rows = row_end - row_begin, panels = ceil_div(rows, Isa::rows);
+        const int64_t height_in_all = row_end - row_begin, panels = ceil_div(height_in_all, Isa::rows);
+        const Lines<ElemA> rows = rows_of(a_);
         const bool far = sums_beside ? depth_.blocks > 1 : m_ * n_ * int64_t{sizeof(Acc)} > direct_bytes;
         for (int64_t block = 0; block < depth_.blocks; ++block) {
             const int64_t begin = depth_.begin(block), depth = depth_.begin(block + 1) - begin;
             const bool last = block + 1 == depth_.blocks;
             const Panels_b b = panels_b(begin, depth, j, cols, scratch.b);
             for (int64_t panel = 0; panel < panels; ++panel) {
-                const int64_t top = cut(rows, panel, panels), row = row_begin + top;
-                const int64_t height = cut(rows, panel + 1, panels) - top;
+                const int64_t top = cut(height_in_all, panel, panels), row = row_begin + top;
+                const int64_t height = cut(height_in_all, panel + 1, panels) - top;
                 const Panel_a a = panel_a(row, height, begin, depth, scratch.a);
                 Out* out = out_ + row * n_ + j;
                 Acc* sums;
@@ -205,8 +206,8 @@ private:
                     sums = out;
                     stride = n_;
                 }
-                const Ahead next = panel + 1 < panels ? rows_ahead(row + height, begin)
-                                   : !last            ? rows_ahead(row_begin, begin + depth)
+                const Ahead next = panel + 1 < panels ? ahead_of<Isa>(rows.from(row + height, begin))
+                                   : !last            ? ahead_of<Isa>(rows.from(row_begin, begin + depth))
                                                       : nothing_ahead(a.data);
                 for (int64_t t = 0; t < cols; t += tile_cols) {
                     const int64_t width = std::min<int64_t>(tile_cols, cols - t);
@@ -227,13 +228,6 @@ private:
                 }
             }
         }
-    }
-
-    // Rows of A from `row` on, and their terms from `begin`.
-    Ahead rows_ahead(int64_t row, int64_t begin) const {
-        constexpr int64_t size = sizeof(ElemA);
-        const Lines<ElemA> lines = rows_of(a_).from(row, begin);
-        return {reinterpret_cast<const char*>(lines.data), lines.across * size, lines.along * size * Isa::group};
     }
 
     // The lines of a tile of C.

@@ -64,7 +64,7 @@ template <class X> X opaque(X x) {
     return x;
 }
 
-// What is fetched into L1 meanwhile: rows of A that come next, `across` bytes apart, `along` bytes of each for
+// What is fetched into L1 meanwhile: lines of an operand that come next, `across` bytes apart, `along` bytes of each for
 // every group of terms. (Packing fetched them before, so fast that it had to wait itself: 4096 x 32 x 4096 in f32
 // 15.2 ms, and 11.1 with one line for every 24 multiply-adds.)
 struct Ahead {

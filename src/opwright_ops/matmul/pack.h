@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "micro_kernel.h"
 #include "vectors.h"
 
 namespace gemm {
@@ -39,6 +40,12 @@ template <class Elem> Lines<Elem> rows_of(const Operand<Elem>& a) {
 }
 template <class Elem> Lines<Elem> cols_of(const Operand<Elem>& b) {
     return {b.data, b.row_stride, b.col_stride};
+}
+
+// What comes next of the operand, from where these lines begin.
+template <class Isa, class Elem> Ahead ahead_of(const Lines<Elem>& lines) {
+    constexpr int64_t size = sizeof(Elem);
+    return {reinterpret_cast<const char*>(lines.data), lines.across * size, lines.along * size * Isa::group};
 }
 
 // Elem is what the operand holds, Packed what the micro-kernel reads; bits set in `Flip` are flipped in

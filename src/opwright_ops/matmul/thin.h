@@ -22,6 +22,9 @@ namespace gemm {
 // a quarter of the sums 5.8, with 16 rows 4.7, with 32 rows and streams 9.1.)
 constexpr int64_t thin_width = 4096, thin_depth = 8, ahead = 64;
 
+// The most that any of the ways below takes for few.
+constexpr int64_t most_few = 32;
+
 // Where sums of many x few go: the few are rows of the output, or (`turned`) columns.
 template <class Out, class Epilogue> struct Thin_out {
     Out* out;
@@ -40,7 +43,7 @@ template <class Out, class Epilogue> struct Thin_out {
             return;
         }
         for (int64_t j = 0; j < count; ++j) {
-            Acc row[std::max(few_rows, few_cols)];
+            Acc row[most_few];
             for (int64_t i = 0; i < few; ++i) row[i] = sums[i * stride + j];
             epilogue(row, out + (first + j) * n, 0, few);
         }

@@ -15,12 +15,16 @@
 
 namespace gemm {
 
-// Up to so many lines, products along k need no packing at all.
-constexpr int64_t few_dots = 4;
+// Whether so many bytes come from memory every time.
+constexpr bool from_memory(int64_t bytes) { return bytes > int64_t{8} << 20; }
 // Up to so many rows, packing all of B costs more than packing a little of it at a time, from where sums are
 // loaded and stored more often: half a tile's where caches hold B, more where it comes from memory. (Bytes, 16
 // rows: 1000 x 1000 118 us this way and 111 from blocks, 4096 x 4096 2.2 and 2.9 ms.)
-constexpr int64_t few_dot_rows(int64_t bytes) { return bytes > (int64_t{8} << 20) ? 16 : 6; }
+constexpr int64_t few_dot_rows(int64_t bytes) { return from_memory(bytes) ? 16 : 6; }
+// Up to so many lines, products with others whose terms are neighbours need no packing at all. (B transposed,
+// bf16, 4096 x 4096: 8 rows 1.9 ms and packed 4.1, 32 rows 6.0 and 7.7; 1000 x 1000 in cache: 8 rows 97 us and
+// 154, 16 rows 195 and 223, but of bytes 128 and 119.)
+constexpr int64_t few_dots(int64_t bytes) { return from_memory(bytes) ? most_few : 8; }
 
 // Columns that have sums at a time: 16 x 2048 sums are 128 KiB of L2. They are loaded and stored once for a
 // line of packed terms, and B is packed in pieces of `dot_bytes` of as many rows, with the same of a later
@@ -92,10 +96,14 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
                     Pack_b::panel(b.from(j + t, c * depth), wide, terms, panel);
                     for (int64_t part = 0; part < parts; ++part) {
                         const int64_t top = cut(few, part, parts), end = cut(few, part + 1, parts);
+                        // Of the terms that come next, each part fetches 16 columns (40 rows: 6 % faster).
+                        const Ahead next = turned && c + 1 < chunks && part * 16 < Micro::cols
+                                               ? ahead_of<Isa>(b.from(j + t + part * 16, (c + 1) * depth))
+                                               : nothing_ahead(panel);
                         for (int64_t u = 0; u < wide; u += Micro::cols) {
                             Micro::multiply(end - top, std::min<int64_t>(Micro::cols, wide - u), padded,
                                             rows + top * stride, stride, panel + u * Isa::group, row,
-                                            sums + top * width + t + u, width, c > 0, nothing_ahead(panel));
+                                            sums + top * width + t + u, width, c > 0, next);
                         }
                     }
                 }
@@ -105,91 +113,121 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
     });
 }
 
-// Bytes by which lines of two and four dot products at a time are fetched ahead; one is so short that the
-// processor looks as far ahead by itself. (bf16, 4096 x 4096, 4 lines: 2.4 ms instead of 3.5.)
-constexpr int64_t dots_ahead = 4096;
+// Lines that share what is loaded of the few: 4, with up to 4 of these, are 16 sums in registers, while the next
+// 4 are fetched. (bf16, 4096 x 4096, 4 rows: 1.5 ms, one line at a time 2.6.) For a single one they do not.
+template <int Few> constexpr int lines_together = Few == 1 ? 1 : 4;
 
-// `few` lines, packed `stride` apart, of which the registers hold `Few`, against many whose terms are
-// neighbours, loaded straight into the instruction. `Turned`: the many are rows of A, else columns of B.
-template <class Isa, int Few, bool Turned, class Elem, class To>
-void few_lines_of_dots(const void* packed, int64_t few, int64_t stride, const Lines<Elem>& many,
-                       int64_t count, int64_t k, const To& to) {
-    using Acc = typename Isa::Acc;
+// sums[Few, Count] of the products of `Count` lines, whose terms are neighbours and which are `across` apart,
+// and `Few` lines, packed `stride` apart. `Turned`: the many are rows of A, else columns of B.
+template <class Isa, int Few, int Count, bool Turned, class Packed_few, class Elem>
+void dots_of_words(const Packed_few* factors, int64_t stride, const Elem* lines, int64_t across,
+                   typename Isa::Acc* sums, int64_t apart, int64_t k) {
     using Vec = typename Isa::Vec;
-    using Packed_few = std::conditional_t<Turned, typename Isa::Packed_b, typename Isa::Packed_a>;
     using Packed_many = std::conditional_t<Turned, typename Isa::Packed_a, typename Isa::Packed_b>;
     using Pack = Packer<Isa, Elem, Packed_many, Turned ? 0 : Isa::flip_b>;
-    constexpr int chains = Few == 1 ? 8 : Few == 2 ? 4 : 2;  // 8 sums in flight hide the latency
-    constexpr int64_t block = Pack::block, at_once = 64;
-    const auto* factors = static_cast<const Packed_few*>(packed);
-    const int64_t grain = ceil_div(work_per_thread, Few * std::max<int64_t>(k, 1));
-    opw::parallel_for(count, grain, [=](int64_t begin, int64_t end) {
-        Acc sums[Few * at_once];
-        Vec start[Few] = {};
-        if constexpr (Isa::tail && !Turned) {
-            for (int f = 0; f < Few; ++f) {
-                std::memcpy(&start[f], factors + (f + 1) * stride - Isa::group, sizeof(Acc));
+    // 8 sums in flight hide the latency. The same for every Count: so is the order of the sums.
+    constexpr int chains = std::max(1, 8 / (Few * lines_together<Few>));
+    constexpr int64_t block = Pack::block;
+    Vec part[Few][Count][chains] = {};
+    [[maybe_unused]] Vec added[Count] = {};
+    if constexpr (Isa::tail && !Turned) {
+        for (int f = 0; f < Few; ++f) {
+            for (int j = 0; j < Count; ++j) {
+                std::memcpy(&part[f][j][0], factors + (f + 1) * stride - Isa::group, sizeof(*sums));
             }
         }
-        for (int64_t first = begin; first < end; first += at_once) {
-            const int64_t lines = std::min(at_once, end - first);
-            for (int64_t line = 0; line < lines; ++line) {
-                const Elem* at = many.from(first + line, 0).data;
-                Vec part[Few][chains] = {};
-                for (int f = 0; f < Few; ++f) part[f][0] = start[f];
-                [[maybe_unused]] Vec added{};
-                const auto step = [&](auto words, int64_t p, int chain) {
+    }
+    const auto step = [&](int64_t p, int64_t terms, int chain) {
+        typename Pack::Words words[Count];
 #pragma GCC unroll 4
-                    for (int f = 0; f < Few; ++f) {
-                        if constexpr (Turned) {
-                            const auto other = Isa::words(factors + f * stride + p);
-                            part[f][chain] = Isa::dot(words, other, part[f][chain]);
-                        } else {
-                            typename Pack::Words other;
-                            std::memcpy(&other, factors + f * stride + p, sizeof other);
-                            part[f][chain] = Isa::dot(other, words, part[f][chain]);
-                        }
-                    }
-                    if constexpr (Isa::tail && Turned) added = Isa::dot(words, Vec{} + Isa::flip_b, added);
-                };
-                int64_t p = 0;
-                for (; p + chains * block <= k; p += chains * block) {
-#pragma GCC unroll 8
-                    for (int c = 0; c < chains; ++c) {
-                        const Elem* const from = at + p + c * block;
-                        if (Few > 1) __builtin_prefetch(from + dots_ahead / sizeof(Elem), 0, 2);
-                        step(Pack::load(from), p + c * block, c);
-                    }
-                }
-                for (; p < k; p += block) step(Pack::load(at + p, k - p), p, 0);
+        for (int j = 0; j < Count; ++j) {
+            words[j] = Pack::load(lines + j * across + p, terms);
+            if constexpr (Isa::tail && Turned) added[j] = Isa::dot(words[j], Vec{} + Isa::flip_b, added[j]);
+        }
 #pragma GCC unroll 4
-                for (int f = 0; f < Few; ++f) {
+        for (int f = 0; f < Few; ++f) {
+            typename Pack::Words other;
+            std::memcpy(&other, factors + f * stride + p, sizeof other);
+#pragma GCC unroll 4
+            for (int j = 0; j < Count; ++j) {
+                Vec& sum = part[f][j][chain];
+                sum = Turned ? Isa::dot(words[j], other, sum) : Isa::dot(other, words[j], sum);
+            }
+        }
+    };
+    int64_t p = 0;
+    for (; p + chains * block <= k; p += chains * block) {
 #pragma GCC unroll 8
-                    for (int c = 1; c < chains; ++c) part[f][0] += part[f][c];
-                    if constexpr (Isa::tail && Turned) part[f][0] -= added;
-                    sums[f * at_once + line] = sum_of_lanes<Acc>(part[f][0]);
+        for (int c = 0; c < chains; ++c) {
+            if (Few > 1) {
+#pragma GCC unroll 4
+                for (int j = 0; j < Count; ++j) {
+                    __builtin_prefetch(lines + (Count + j) * across + p + c * block, 0, 2);
                 }
             }
-            to.put(sums, at_once, few, first, lines);
+            step(p + c * block, block, c);
         }
-    });
+    }
+    for (; p < k; p += block) step(p, k - p, 0);
+    for (int f = 0; f < Few; ++f) {
+        for (int j = 0; j < Count; ++j) {
+            Vec& sum = part[f][j][0];
+            for (int c = 1; c < chains; ++c) sum += part[f][j][c];
+            if constexpr (Isa::tail && Turned) sum -= added[j];
+            sums[f * apart + j] = sum_of_lanes<typename Isa::Acc>(sum);
+        }
+    }
 }
 
+// The same for any number of the few, 4, 2 or 1 at a time.
+template <class Isa, int Count, bool Turned, class Packed_few, class Elem>
+void dots_of_words(const Packed_few* factors, int64_t few, int64_t stride, const Elem* lines, int64_t across,
+                   typename Isa::Acc* sums, int64_t apart, int64_t k) {
+    for (int64_t f = 0; f < few; f += 4, factors += 4 * stride, sums += 4 * apart) {
+        switch (few - f) {
+            case 1:
+                for (int j = 0; j < Count; ++j) {
+                    dots_of_words<Isa, 1, 1, Turned>(factors, stride, lines + j * across, across, sums + j, apart, k);
+                }
+                break;
+            case 2: dots_of_words<Isa, 2, Count, Turned>(factors, stride, lines, across, sums, apart, k); break;
+            default: dots_of_words<Isa, 4, Count, Turned>(factors, stride, lines, across, sums, apart, k);
+        }
+    }
+}
+
+// Dot products of `few` lines, packed in registers' width, with many whose terms are neighbours and are
+// loaded straight into the instruction.
 template <class Isa, bool Turned, class ElemF, class ElemM, class To>
 void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>& many, int64_t count,
                  int64_t k, const To& to) {
+    using Acc = typename Isa::Acc;
     using Packed_few = std::conditional_t<Turned, typename Isa::Packed_b, typename Isa::Packed_a>;
     using Pack = Packer<Isa, ElemF, Packed_few, Turned ? Isa::flip_b : 0>;
+    constexpr int64_t piece = 64;
+    constexpr int together = lines_together<4>;
     const int64_t stride = (std::max<int64_t>(1, ceil_div(k, Pack::block)) + Isa::tail) * Pack::block;
-    const int64_t held = few == 3 ? 4 : few;  // one of zeros, not a kernel more
+    const int64_t held = few == 1 ? 1 : ceil_div(few, 2) * 2;  // one of zeros, not a kernel more
     Packed_few* packed = scratch<Packed_few>(held * stride);
     Pack::rows(few_lines, few, few, k, packed, stride);
     std::fill_n(packed + few * stride, (held - few) * stride, Packed_few{});
-    switch (held) {
-        case 1: return few_lines_of_dots<Isa, 1, Turned>(packed, few, stride, many, count, k, to);
-        case 2: return few_lines_of_dots<Isa, 2, Turned>(packed, few, stride, many, count, k, to);
-        default: return few_lines_of_dots<Isa, 4, Turned>(packed, few, stride, many, count, k, to);
-    }
+    const int64_t grain = ceil_div(work_per_thread, few * std::max<int64_t>(k, 1));
+    opw::parallel_for(count, grain, [=](int64_t begin, int64_t end) {
+        Acc sums[most_few * piece];
+        for (int64_t first = begin; first < end; first += piece) {
+            const int64_t lines = std::min(piece, end - first);
+            int64_t i = 0;
+            for (; i + together <= lines; i += together) {
+                dots_of_words<Isa, together, Turned>(packed, held, stride, many.from(first + i, 0).data,
+                                                     many.across, sums + i, piece, k);
+            }
+            for (; i < lines; ++i) {
+                dots_of_words<Isa, 1, Turned>(packed, held, stride, many.from(first + i, 0).data, 0, sums + i,
+                                              piece, k);
+            }
+            to.put(sums, piece, few, first, lines);
+        }
+    });
 }
 
 // out = a * b where m or n is small and the larger operand lies as one of the two wants it; else false.
@@ -197,12 +235,12 @@ void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>&
 template <class Isa, class ElemA, class ElemB, class Out, class Epilogue>
 bool thin_dot(const Lines<ElemA>& a, const Lines<ElemB>& b, Out* out, int64_t m, int64_t n, int64_t k,
               const Epilogue& epilogue, bool tiled) {
-    const int64_t turned = few_turned_rows<typename Isa::Packed_b>(k);
-    const int64_t few = few_dot_rows(n * k * int64_t{sizeof(ElemB)});
-    const int64_t most = b.across != 1 && !tiled ? turned : few;
-    if (m <= few_dots && b.along == 1) {
+    const int64_t turned = few_turned_rows<typename Isa::Packed_b>(k), dots = tiled ? 16 : most_few;
+    const int64_t a_bytes = m * k * int64_t{sizeof(ElemA)}, b_bytes = n * k * int64_t{sizeof(ElemB)};
+    const int64_t few = few_dot_rows(b_bytes), most = b.across != 1 && !tiled ? turned : few;
+    if (m <= std::min(few_dots(b_bytes), dots) && b.along == 1) {
         few_dots_of<Isa, false>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
-    } else if (n <= few_dots && a.along == 1) {
+    } else if (n <= std::min(few_dots(a_bytes), dots) && a.along == 1) {
         few_dots_of<Isa, true>(b, n, a, m, k, Thin_out<Out, Epilogue>{out, n, true, epilogue});
     } else if (m <= most && (b.across == 1 || b.along == 1)) {
         few_rows_of_tiles<Isa>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
