@@ -22,9 +22,6 @@ namespace gemm {
 // a quarter of the sums 5.8, with 16 rows 4.7, with 32 rows and streams 9.1.)
 constexpr int64_t thin_width = 4096, thin_depth = 8, ahead = 64;
 
-// The most that any of the ways below takes for few.
-constexpr int64_t most_few = 32;
-
 // Where sums of many x few go: the few are rows of the output, or (`turned`) columns.
 template <class Out, class Epilogue> struct Thin_out {
     Out* out;
@@ -43,7 +40,7 @@ template <class Out, class Epilogue> struct Thin_out {
             return;
         }
         for (int64_t j = 0; j < count; ++j) {
-            Acc row[most_few];
+            Acc row[most_dots];
             for (int64_t i = 0; i < few; ++i) row[i] = sums[i * stride + j];
             epilogue(row, out + (first + j) * n, 0, few);
         }
@@ -137,8 +134,7 @@ __attribute__((noinline)) typename Isa::Acc finish_dot(typename Isa::Vec lanewis
     using Acc = typename Isa::Acc;
     Acc sum = 0;
     for (int64_t q = 0; q < depth; ++q) sum += static_cast<Acc>(line[q]) * factors[q];
-    for (int lane = 0; lane < Isa::lanes; ++lane) sum += lanewise[lane];
-    return sum;
+    return sum + sum_of_lanes<Acc>(lanewise);
 }
 
 // sums[Few, Count] of the products of Count lines, whose terms are neighbours and which are `across`
@@ -160,6 +156,8 @@ void dots(const typename Isa::Acc* factors, const Elem* lines, int64_t across, t
             for (int i = 0; i < Few; ++i) rows[i] = Isa::load(factors + i * k + p + c * lanes);
 #pragma GCC unroll 4
             for (int j = 0; j < Count; ++j) {
+                // Of the lines that come next (8 rows, B transposed, 4096 x 4096: 5.4 ms without, 3.8 with).
+                __builtin_prefetch(lines + (Count + j) * across + p + c * lanes, 0, 2);
                 const Vec terms = Isa::load(lines + j * across + p + c * lanes);
 #pragma GCC unroll 4
                 for (int i = 0; i < Few; ++i) {
@@ -199,7 +197,7 @@ void thin_dots(const typename Isa::Acc* factors, int64_t held, int64_t few, cons
     constexpr int together = dot_lines<Isa>;
     const int64_t grain = ceil_div(work_per_thread, few * std::max<int64_t>(k, 1));
     opw::parallel_for(count, grain, [=](int64_t begin, int64_t end) {
-        Acc sums[(std::max(few_rows, few_cols) + 1) * piece];
+        Acc sums[most_dots * piece];
         for (int64_t j = begin; j < end; j += piece) {
             const int64_t lines = std::min(piece, end - j);
             int64_t i = 0;

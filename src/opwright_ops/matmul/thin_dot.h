@@ -15,16 +15,10 @@
 
 namespace gemm {
 
-// Whether so many bytes come from memory every time.
-constexpr bool from_memory(int64_t bytes) { return bytes > int64_t{8} << 20; }
 // Up to so many rows, packing all of B costs more than packing a little of it at a time, from where sums are
 // loaded and stored more often: half a tile's where caches hold B, more where it comes from memory. (Bytes, 16
 // rows: 1000 x 1000 118 us this way and 111 from blocks, 4096 x 4096 2.2 and 2.9 ms.)
 constexpr int64_t few_dot_rows(int64_t bytes) { return from_memory(bytes) ? 16 : 6; }
-// Up to so many lines, products with others whose terms are neighbours need no packing at all. (B transposed,
-// bf16, 4096 x 4096: 8 rows 1.9 ms and packed 4.1, 32 rows 6.0 and 7.7; 1000 x 1000 in cache: 8 rows 97 us and
-// 154, 16 rows 195 and 223, but of bytes 128 and 119.)
-constexpr int64_t few_dots(int64_t bytes) { return from_memory(bytes) ? most_few : 8; }
 
 // Columns that have sums at a time: 16 x 2048 sums are 128 KiB of L2. They are loaded and stored once for a
 // line of packed terms, and B is packed in pieces of `dot_bytes` of as many rows, with the same of a later
@@ -213,7 +207,7 @@ void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>&
     std::fill_n(packed + few * stride, (held - few) * stride, Packed_few{});
     const int64_t grain = ceil_div(work_per_thread, few * std::max<int64_t>(k, 1));
     opw::parallel_for(count, grain, [=](int64_t begin, int64_t end) {
-        Acc sums[most_few * piece];
+        Acc sums[most_dots * piece];
         for (int64_t first = begin; first < end; first += piece) {
             const int64_t lines = std::min(piece, end - first);
             int64_t i = 0;
@@ -235,12 +229,12 @@ void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>&
 template <class Isa, class ElemA, class ElemB, class Out, class Epilogue>
 bool thin_dot(const Lines<ElemA>& a, const Lines<ElemB>& b, Out* out, int64_t m, int64_t n, int64_t k,
               const Epilogue& epilogue, bool tiled) {
-    const int64_t turned = few_turned_rows<typename Isa::Packed_b>(k), dots = tiled ? 16 : most_few;
-    const int64_t a_bytes = m * k * int64_t{sizeof(ElemA)}, b_bytes = n * k * int64_t{sizeof(ElemB)};
-    const int64_t few = few_dot_rows(b_bytes), most = b.across != 1 && !tiled ? turned : few;
-    if (m <= std::min(few_dots(b_bytes), dots) && b.along == 1) {
+    const int64_t turned = few_turned_rows<typename Isa::Packed_b>(k), dots = tiled ? 16 : most_dots;
+    const int64_t row = k * int64_t{sizeof(ElemA)}, col = k * int64_t{sizeof(ElemB)};
+    const int64_t few = few_dot_rows(n * col), most = b.across != 1 && !tiled ? turned : few;
+    if (m <= std::min(few_dots(col, n * col), dots) && b.along == 1) {
         few_dots_of<Isa, false>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
-    } else if (n <= std::min(few_dots(a_bytes), dots) && a.along == 1) {
+    } else if (n <= std::min(few_dots(row, m * row), dots) && a.along == 1) {
         few_dots_of<Isa, true>(b, n, a, m, k, Thin_out<Out, Epilogue>{out, n, true, epilogue});
     } else if (m <= most && (b.across == 1 || b.along == 1)) {
         few_rows_of_tiles<Isa>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
