@@ -39,10 +39,10 @@ constexpr bool from_memory(std::int64_t bytes) { return bytes > std::int64_t{8} 
 constexpr std::int64_t few_rows = 8, few_cols = 2;
 
 // The same where its terms are: dot products of few lines with lines of `line` bytes, `bytes` in all. Adding up
-// the lanes of a register costs what is left of short lines. (B transposed, k = n = 4096, packed and not: f32,
-// 16 rows 9.7 and 6.3 ms, 32 rows 14.3 and 11.8; bf16, 8 rows 4.1 and 1.9, 32 rows 7.7 and 6.0. In cache, 1000 x
-// 1000: f32, 12 rows 366 and 336 us, 16 rows 442 and 447. 4M elements of bf16, 4 rows: k = 128 0.60 and 0.47 ms,
-// k = 64 0.65 and 0.80.)
+// the lanes of a register costs what is left of short lines. (B transposed, 4096 x 4096, packed and not: f32,
+// 16 rows 9.7 and 6.3 ms, 32 rows 14.3 and 11.8; bf16, 8 rows 4.1 and 1.9, 32 rows 7.7 and 6.0. In cache, 1000
+// x 1000 in f32: 8 rows 283 and 230 us, 16 rows 442 and 447. 4M elements of bf16, 4 rows: k = 128 0.60 and
+// 0.47 ms, k = 64 0.65 and 0.80.)
 constexpr std::int64_t most_dots = 32;
 constexpr std::int64_t few_dots(std::int64_t line, std::int64_t bytes) {
     const std::int64_t most = from_memory(bytes) ? most_dots : 8, worth = line / 64;

@@ -73,10 +73,9 @@ public:
     static void multiply(int64_t height, int64_t width, int64_t depth, const Packed_a* a, int64_t lda,
                          const Packed_b* b, int64_t ldb, Acc* c, int64_t ldc, bool add, const Ahead& next) {
         const bool low = height > side, right = width > side;
-        if (low && right) return multiply_tiles<true, true>(height, width, depth, a, lda, b, ldb, c, ldc, add, next);
-        if (low) return multiply_tiles<true, false>(height, width, depth, a, lda, b, ldb, c, ldc, add, next);
-        if (right) return multiply_tiles<false, true>(height, width, depth, a, lda, b, ldb, c, ldc, add, next);
-        multiply_tiles<false, false>(height, width, depth, a, lda, b, ldb, c, ldc, add, next);
+        const auto tiles = low ? (right ? &multiply_tiles<true, true> : &multiply_tiles<true, false>)
+                               : (right ? &multiply_tiles<false, true> : &multiply_tiles<false, false>);
+        tiles(height, width, depth, a, lda, b, ldb, c, ldc, add, next);
     }
 
 private:

@@ -11,9 +11,9 @@
 
 namespace gemm {
 
-// One operand has no sign. Where neither A nor B is such, B is packed with the top bits of its elements flipped,
-// which adds 128 to each; what that adds to the sums, 128 times the sums of A's rows, each row of packed A has
-// behind it (`tail`), negated, where the sums start. (A has fewer rows than B has columns where packing counts.)
+// One operand has no sign. Where both have, B is packed with the top bits of its elements flipped, which adds
+// 128 to each; what that adds to the sums, 128 times the sums of A's rows, each row of packed A has behind it
+// (`tail`), negated, where the sums start. (Where packing counts, A has fewer rows than B has columns.)
 template <class Elem_a>
 struct Avx512Vnni : Avx512<std::int32_t> {
     using Thin = Avx512Vnni;

@@ -64,9 +64,9 @@ template <class X> X opaque(X x) {
     return x;
 }
 
-// What is fetched into L1 meanwhile: lines of an operand that come next, `across` bytes apart, `along` bytes of each for
-// every group of terms. (Packing fetched them before, so fast that it had to wait itself: 4096 x 32 x 4096 in f32
-// 15.2 ms, and 11.1 with one line for every 24 multiply-adds.)
+// What is fetched into L1 meanwhile: lines of an operand that come next, `across` bytes apart, `along` bytes of
+// each for every group of terms. (Fetched all at once while packing, they made it wait: 4096 x 32 x 4096 in f32
+// took 15.2 ms, and 11.1 with one for every 24 multiply-adds.)
 struct Ahead {
     const char* at;
     int64_t across, along;

@@ -79,8 +79,8 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
                 for (int64_t t = 0; t < cols; t += at_once) {
                     const int64_t wide = std::min(at_once, cols - t);
                     const int64_t row = whole_vectors<Isa>(wide) * Isa::group;
-                    // Row by row, and `at_once`, which a compiler does not know: unrolled, they come too fast for
-                    // the processor to take all (bf16, 1 row: 1.65 ms, else 2.1).
+                    // Row by row, and up to `at_once`, which a compiler does not know: unrolled, they come too
+                    // fast for the processor to take all (bf16, 1 row: 1.65 ms, else 2.1).
                     for (int64_t p = 0; p < terms && !turned; ++p) {
                         const ElemB* const ahead = b.from(j + t + dot_ahead, c * depth + p).data;
                         for (int64_t u = 0; u < at_once; u += 64 / sizeof(ElemB)) {
@@ -107,8 +107,8 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
     });
 }
 
-// Lines that share what is loaded of the few: 4, with up to 4 of these, are 16 sums in registers, while the next
-// 4 are fetched. (bf16, 4096 x 4096, 4 rows: 1.5 ms, one line at a time 2.6.) For a single one they do not.
+// Lines that share what is loaded of the few: 4, with up to 4 of these, are 16 sums in registers, while the
+// next 4 are fetched. (bf16, 4096 x 4096, 4 rows: 1.5 ms, one line at a time 2.6.) A single one has none to share.
 template <int Few> constexpr int lines_together = Few == 1 ? 1 : 4;
 
 // sums[Few, Count] of the products of `Count` lines, whose terms are neighbours and which are `across` apart,
@@ -181,7 +181,8 @@ void dots_of_words(const Packed_few* factors, int64_t few, int64_t stride, const
         switch (few - f) {
             case 1:
                 for (int j = 0; j < Count; ++j) {
-                    dots_of_words<Isa, 1, 1, Turned>(factors, stride, lines + j * across, across, sums + j, apart, k);
+                    dots_of_words<Isa, 1, 1, Turned>(factors, stride, lines + j * across, across, sums + j,
+                                                     apart, k);
                 }
                 break;
             case 2: dots_of_words<Isa, 2, Count, Turned>(factors, stride, lines, across, sums, apart, k); break;
