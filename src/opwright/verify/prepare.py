@@ -67,16 +67,7 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
     arrays = contiguous(views)
     shape = signature.shape(signature.output, case.dims, case.leading)
     output = signature.dtype(signature.output, case.dtypes)
-    reference = _oracle(spec, case, arrays, shape)
-    bound = bound_of(spec, case, arrays, reference)
-    expected = expect(
-        reference,
-        bound,
-        output,
-        spec.overflow,
-        _open(spec, case, arrays, reference, bound),
-        next((a for a in arrays if len(arrays) == 1 and a is not None and a.shape == shape), None),
-    )
+    expected = expected_of(spec, case, arrays)
     name, error = "", 0.0
     if with_witness:
         with declared(spec, "the witness", case):
@@ -95,6 +86,21 @@ def prepare(spec: OperatorSpec, case: Case, *, with_witness: bool = True) -> Pre
         shape=shape,
         witness=name,
         witness_error=error,
+    )
+
+
+def expected_of(spec: OperatorSpec, case: Case, arrays: Sequence[Operand]) -> Expected:
+    """What a right kernel gives of ``arrays``, which are of the sizes and types of ``case``."""
+    shape = spec.signature.shape(spec.signature.output, case.dims, case.leading)
+    reference = _oracle(spec, case, arrays, shape)
+    bound = bound_of(spec, case, arrays, reference)
+    return expect(
+        reference,
+        bound,
+        spec.signature.dtype(spec.signature.output, case.dtypes),
+        spec.overflow,
+        _open(spec, case, arrays, reference, bound),
+        next((a for a in arrays if len(arrays) == 1 and a is not None and a.shape == shape), None),
     )
 
 
