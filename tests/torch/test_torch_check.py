@@ -51,6 +51,12 @@ def test_an_operator_without_a_gradient_holds_when_it_says_so(own: Own) -> None:
     assert any("refused" in r.message for r in verdict.results)
 
 
+def test_gradients_are_checked_for_every_word(own: Own) -> None:
+    verdict = owt.check(own("stepped")[0], backend="aot_eager")
+    assert verdict.held, str(verdict)
+    assert "refused: f32 how=whole" in str(verdict)
+
+
 def test_a_wrong_gradient_is_named(own: Own) -> None:
     verdict = owt.check(own("product")[0], backend="aot_eager")
     assert not verdict.held
@@ -120,7 +126,7 @@ def test_what_ignores_the_layout_fails(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken_as, layout = IGNORED[what]
-    verdict = planted(tmp_path, what, lambda right, x: right(taken_as(x)), monkeypatch)
+    verdict = planted(tmp_path, f"ignores_{what}", lambda right, x: right(taken_as(x)), monkeypatch)
     found = failed(verdict)["non-contiguous, offset and expanded tensors"]
     assert found.startswith(f"f32: {layout} inputs, other numbers")
 
