@@ -361,7 +361,7 @@ def losses(swapped: bool, dtype: torch.dtype) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "off"), [(torch.float64, 1e-10), (torch.float32, 1e-3), (torch.bfloat16, 0.15)]
+    ("dtype", "off"), [(torch.float64, 1e-10), (torch.float32, 1e-4), (torch.bfloat16, 0.15)]
 )
 def test_a_swapped_model_learns_as_the_original(dtype: torch.dtype, off: float) -> None:
     expected, got = losses(False, dtype), losses(True, dtype)
