@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-HEAD = "import numpy as np\nfrom opwright import Kernel, T, U, Tensor, operator\n"
+HEAD = (
+    "from typing import Literal\nimport numpy as np\n"
+    "from opwright import Kernel, T, U, Tensor, operator\n"
+)
 
 # Name, declaration, body of the kernel's loop over n elements.
 DECLARED = {
@@ -34,6 +37,17 @@ DECLARED = {
         '    """x towards zero, by a way that no gradient follows"""\n    return np.fix(x)\n',
         "const T* x, T* out, int64_t n",
         "out[i] = __builtin_truncf(x[i]);",
+    ),
+    "stepped": (
+        '@operator(dtypes={"T": ["f32"]}, flops="n")\n'
+        'def stepped(x: Tensor[T, "..."], how: Literal["square", "whole"] = "square",'
+        ' steps: float = 0.0) -> Tensor[T, "..."]:\n'
+        '    """x x, or x towards zero; with steps those, by a way that no gradient follows"""\n'
+        '    y = np.fix(x) if how == "whole" else x * x\n'
+        "    return np.fix(y * steps) if steps > 0 else y\n",
+        "const T* x, T* out, int64_t n, int64_t how, double steps",
+        "{ const T y = how == how_whole ? __builtin_truncf(x[i]) : x[i] * x[i];"
+        " out[i] = steps > 0 ? __builtin_truncf(y * T(steps)) : y; }",
     ),
     "product": (
         '@operator(dtypes={"T": ["f32", "f64"]}, flops="n")\n'

@@ -16,6 +16,13 @@ from opwright.cli import main
 from opwright.torch import registration
 from opwright.torch.checking import dispatch_cost
 from opwright.torch.kernels import Kernels
+from opwright_ops import (
+    linear,
+    linear_int8,
+    matmul,
+    threshold_activation,
+    threshold_activation_grad,
+)
 from torch_operators import write_operator
 
 Own = Callable[[str], tuple[Any, Any]]
@@ -42,6 +49,12 @@ def test_an_operator_without_a_gradient_holds_when_it_says_so(own: Own) -> None:
     verdict = owt.check(own("ordered")[0], backend="aot_eager")
     assert verdict.held, str(verdict)
     assert any("refused" in r.message for r in verdict.results)
+
+
+def test_gradients_are_checked_for_every_word(own: Own) -> None:
+    verdict = owt.check(own("stepped")[0], backend="aot_eager")
+    assert verdict.held, str(verdict)
+    assert "refused: f32 how=whole" in str(verdict)
 
 
 def test_a_wrong_gradient_is_named(own: Own) -> None:
@@ -89,6 +102,43 @@ def test_wrong_numbers_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     verdict = planted(tmp_path, "numbers", lambda right, x: right(x) + 1, monkeypatch)
     assert "numbers against the oracle" in failed(verdict)
     assert "out of tolerance" in failed(verdict)["numbers against the oracle"]
+
+
+def row_major(x: torch.Tensor) -> tuple[int, ...]:
+    return torch.empty(x.shape, device="meta").stride()
+
+
+def without_a_step(x: torch.Tensor) -> torch.Tensor:
+    stepped = x.stride() == tuple(2 * stride for stride in row_major(x))
+    return x.as_strided(x.shape, row_major(x)) if stepped else x
+
+
+# What a registration ignores: the operand as it takes it, and the first layout that it fails.
+IGNORED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "strides": (lambda x: x.as_strided(x.shape, row_major(x)), "transposed"),
+    "offset": (lambda x: x.as_strided(x.shape, x.stride(), 0), "offset"),
+    "step": (without_a_step, "stepped"),
+}
+
+
+@pytest.mark.parametrize("what", IGNORED)
+def test_what_ignores_the_layout_fails(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_as, layout = IGNORED[what]
+    verdict = planted(tmp_path, f"ignores_{what}", lambda right, x: right(taken_as(x)), monkeypatch)
+    found = failed(verdict)["non-contiguous, offset and expanded tensors"]
+    assert found.startswith(f"f32: {layout} inputs, other numbers")
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [linear, linear_int8, matmul, threshold_activation, threshold_activation_grad],
+    ids=lambda operator: operator.name,
+)
+def test_the_librarys_operators_hold(operator: Any) -> None:
+    verdict = owt.check(operator, backend="aot_eager")
+    assert verdict.held, str(verdict)
 
 
 def test_an_output_that_is_an_input_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import opwright.torch as owt
 from opwright.spec.errors import DeclarationError, UsageError
 from opwright.torch.formula import NotFollowedError, evaluate
-from opwright_ops import matmul, threshold_activation
+from opwright_ops import linear, matmul, threshold_activation
 
 Own = Callable[[str], tuple[Any, Any]]
+
+
+class Names(TorchDispatchMode):
+    """The names of what is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 def test_the_gradient_of_a_square_is_derived(own: Own) -> None:  # D1
@@ -32,6 +47,35 @@ def test_without_a_gradient_the_call_is_an_error(own: Own) -> None:  # D1
     assert ordered(x.detach()).tolist() == [3.0]
     with torch.no_grad():
         assert ordered(x).tolist() == [3.0]
+
+
+def test_a_word_that_leads_where_no_gradient_follows_is_an_error(own: Own) -> None:
+    call = own("stepped")[1]
+    x = torch.tensor([3.5], requires_grad=True)
+    with pytest.raises(UsageError, match=r"x needs a gradient.*numpy\.fix.*@stepped\.gradient"):
+        call(x, "whole")
+    call(x, "square").backward()
+    assert x.grad is not None and x.grad.tolist() == [7.0]
+
+
+def test_a_number_that_leads_there_is_an_error_of_the_backward_pass(own: Own) -> None:
+    result = own("stepped")[1](torch.tensor([3.5], requires_grad=True), "square", 2.0)
+    with pytest.raises(UsageError, match=r"x needs a gradient.*numpy\.fix.*@stepped\.gradient"):
+        result.backward()
+
+
+def test_a_declared_gradient_that_is_not_followed_is_named(own: Own) -> None:
+    spec, _ = own("square")
+    for number, function in enumerate((lambda grad, x: np.sort(x), lambda grad, x: None)):
+        wrong = type(spec).declare(dtypes={"T": ["f32", "f64"]}, flops="n")(spec.formula)
+        wrong.rows = spec.rows
+        wrong.gradient("x")(function)
+        result = owt.register(wrong, namespace=f"owt_not_followed_{number}")(
+            torch.ones(3, requires_grad=True)
+        )
+        uses = ("numpy.sort", "a result of type NoneType")[number]
+        with pytest.raises(UsageError, match=rf"gradients\.py:\d+: the gradient of x.*{uses}"):
+            result.sum().backward()
 
 
 def test_a_tangent_is_refused_not_lost(own: Own) -> None:
@@ -62,43 +106,96 @@ def test_gradcheck(name: str, own: Own) -> None:
 
 
 def test_gradients_of_the_library_are_its_own_operators() -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    called = []
-
-    class Names(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            called.append(str(func))
-            return func(*args, **(kwargs or {}))
-
     x = torch.randn(3, 4, requires_grad=True)
     w = torch.randn(4, 5, requires_grad=True)
     loss = owt.register(threshold_activation)(owt.register(matmul)(x, w)).sum()
-    with Names():
+    with Names() as names:
         loss.backward()
-    assert called.count("opwright.matmul.default") == 2
-    assert called.count("opwright.threshold_activation_grad.default") == 1
+    assert names.called.count("opwright.matmul.default") == 2
+    assert names.called.count("opwright.threshold_activation_grad.default") == 1
 
 
 def test_only_what_needs_a_gradient_is_computed() -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    called = []
-
-    class Names(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            called.append(str(func))
-            return func(*args, **(kwargs or {}))
-
     w = torch.randn(4, 5, requires_grad=True)
     loss = owt.register(matmul)(torch.randn(3, 4), w).sum()
-    with Names():
+    with Names() as names:
         loss.backward()
-    assert called.count("opwright.matmul.default") == 1
+    assert names.called.count("opwright.matmul.default") == 1
+
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda y: y,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
+    "silu": functional.silu,
+    "threshold_activation": lambda y: torch.where(y > 0.5, y, y.tanh()),
+}
+
+
+def layer(dtype: torch.dtype, bias: bool, *leading: int) -> list[Any]:
+    torch.manual_seed(0)
+    shapes = [(*leading, 7), (5, 7), (5,)]
+    tensors = [torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes]
+    return [x.requires_grad_() for x in tensors[: 3 if bias else 2]]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradients_of_linear_are_those_of_torch(activation: str, bias: bool) -> None:
+    call = owt.register(linear)
+    for dtype, off in (
+        (torch.float64, 1e-13),
+        (torch.float32, 1e-5),
+        (torch.bfloat16, 0.03),
+        (torch.float16, 0.004),
+    ):
+        for leading in ((), (4,), (2, 3), (0,)):
+            given = layer(dtype, bias, *leading)
+            ours = call(*given, *([] if bias else [None]), activation)
+            weights = torch.randn(ours.shape, dtype=torch.float64).to(dtype)
+            ours.backward(weights)
+            exact = [x.detach().double().requires_grad_() for x in given]
+            ACTIVATIONS[activation](functional.linear(*exact)).backward(weights.double())
+            for x, reference in zip(given, exact, strict=True):
+                assert x.grad is not None and x.grad.dtype == dtype and reference.grad is not None
+                size = float(reference.grad.abs().max()) if reference.numel() else 0.0
+                torch.testing.assert_close(x.grad.double(), reference.grad, rtol=0, atol=off * size)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradcheck_of_linear(activation: str, bias: bool) -> None:
+    call = owt.register(linear)
+    given = layer(torch.float64, bias, 2, 3)
+
+    def layered(x: torch.Tensor, w: torch.Tensor, b: Any = None) -> Any:
+        return call(x, w, b, activation)
+
+    assert torch.autograd.gradcheck(layered, given)
+    assert torch.autograd.gradgradcheck(layered, given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_slopes_at_zero_and_far_out(activation: str, dtype: torch.dtype) -> None:
+    # Far out an exponential overflows, whose gradient by torch's autograd alone would be NaN.
+    sums = [0.0, -0.0, 20, -20, 100, -100, 800, -800, 3e4, -3e4]
+    x = torch.tensor(sums, dtype=dtype)[:, None].requires_grad_()
+    owt.register(linear)(x, torch.ones(1, 1, dtype=dtype), None, activation).sum().backward()
+    exact = x.detach().double().requires_grad_()
+    ACTIVATIONS[activation](exact).sum().backward()
+    assert x.grad is not None and exact.grad is not None
+    torch.testing.assert_close(x.grad.double(), exact.grad, rtol=0, atol=1e-6)
+
+
+def test_sums_before_an_activation_are_computed_again_once() -> None:
+    for activation, products in (("none", 0), ("gelu", 1)):
+        loss = owt.register(linear)(*layer(torch.float32, True, 4), activation).sum()
+        with Names() as names:
+            loss.backward()
+        assert names.called.count("opwright.linear.default") == products
+        assert names.called.count("opwright.matmul.default") == 2
 
 
 def test_attributes_reach_the_gradient() -> None:
@@ -148,6 +245,8 @@ def test_a_gradient_is_declared_for_a_tensor_once_and_with_its_parameters(own: O
         fresh.gradient("y")(lambda grad, x: grad)
     with pytest.raises(DeclarationError, match=r"grad, x"):
         fresh.gradient("x")(lambda grad: grad)
+    with pytest.raises(DeclarationError, match="goes through should take grad and"):
+        fresh.gradient("x", through=lambda grad: grad)(lambda grad, x: grad)
     fresh.gradient("x")(lambda grad, x: grad)
     with pytest.raises(DeclarationError, match="twice"):
         fresh.gradient("x")(lambda grad, x: grad)
@@ -167,6 +266,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "einsum": lambda x: np.einsum("ij,kj->ik", x, x),
     "powers": lambda x: np.abs(x) ** 1.5 + np.logaddexp(x, 1.0) - np.log1p(x * x),
     "joined": lambda x: np.concatenate([x, 2 * x], axis=1) + np.stack([x, x], axis=1).reshape(3, 8),
+    "erf": lambda x: x * np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype),
     "sums": lambda x: np.sum(x, axis=0) + np.cumsum(x, axis=1).min(axis=0) + np.add.reduce(x),
 }
 
@@ -180,7 +280,18 @@ def test_a_formula_gives_in_torch_what_it_gives_in_numpy(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "formula", [np.sort, np.add.accumulate, lambda x: x if x[0, 0] > 0 else -x]
+    "formula",
+    [
+        np.sort,
+        np.add.accumulate,
+        np.asarray,
+        lambda x: x if x[0, 0] > 0 else -x,
+        lambda x: math.exp(x[0, 0]),
+        lambda x: x[::-1],
+        lambda x: x[int(x[0, 0])],
+        lambda x: np.sum(x, dtype=np.float64),
+        lambda x: [x, x],
+    ],
 )
 def test_what_cannot_be_followed_says_so(formula: Callable[..., Any]) -> None:
     with pytest.raises(NotFollowedError):

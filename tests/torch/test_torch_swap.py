@@ -317,3 +317,53 @@ def test_a_small_network_trains_with_our_operators() -> None:
     torchs, ours = curve(False), curve(True)
     assert torchs[-1] < 0.9 * torchs[0]
     assert max(abs(a - b) for a, b in zip(torchs, ours, strict=True)) < 1e-4
+
+
+class Gelu(nn.Module):
+    """A layer and its activation, as models have them."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, outputs, bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(self.layer(x))
+
+
+class InOnePass(nn.Module):
+    """The same by one operator."""
+
+    def __init__(self, old: Gelu) -> None:
+        super().__init__()
+        self.layer = old.layer
+        self._call = owt.register(linear)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self._call(x, self.layer.weight, self.layer.bias, "gelu")
+
+
+def losses(swapped: bool, dtype: torch.dtype) -> list[float]:
+    torch.manual_seed(0)
+    model = nn.Sequential(Gelu(8, 32), Gelu(32, 32, bias=False), nn.Linear(32, 1)).to(dtype)
+    x = torch.randn(64, 8, dtype=dtype)
+    target = x[:, :1].sin() * x[:, 1:2]
+    if swapped:
+        owt.swap(model, {Gelu: InOnePass, nn.functional.linear: linear})
+    steps = torch.optim.Adam(model.parameters(), lr=0.01)
+    found = []
+    for _ in range(60):
+        steps.zero_grad()
+        loss = (model(x) - target).square().mean()
+        loss.backward()
+        steps.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "off"), [(torch.float64, 1e-10), (torch.float32, 1e-4), (torch.bfloat16, 0.15)]
+)
+def test_a_swapped_model_learns_as_the_original(dtype: torch.dtype, off: float) -> None:
+    expected, got = losses(False, dtype), losses(True, dtype)
+    assert expected[-1] < 0.1 * expected[0]
+    assert got == pytest.approx(expected, rel=off)

@@ -403,7 +403,7 @@ def matrix(
         for index, (dims, leading) in enumerate(every):
             layout = layouts[index % len(layouts)]
             yield replace(base, dims=dims, leading=leading, layout=layout)
-    partial = _left_out(spec.signature)
+    partial = left_out(spec.signature)
     for index, (dims, leading) in enumerate(every if partial else ()):
         absent = partial[index % len(partial)]
         yield replace(base, dims=dims, leading=leading, values="whole", absent=absent)
@@ -425,7 +425,7 @@ def matrix(
     yield from _attribute_cases(spec, base, chosen[0])
 
 
-def _left_out(signature: Signature) -> list[tuple[str, ...]]:
+def left_out(signature: Signature) -> list[tuple[str, ...]]:
     """What calls leave out: each optional operand alone and, of several, all of them."""
     optional = tuple(p.name for p in signature.inputs if p.type.optional)
     alone: list[tuple[str, ...]] = [(name,) for name in optional]
@@ -467,7 +467,7 @@ def _attribute_cases(
             continue
         for values in ("typical", "thresholds", "special"):
             yield replace(varied, values=values)
-        for absent in _left_out(spec.signature):
+        for absent in left_out(spec.signature):
             yield replace(varied, absent=absent)
 
 

@@ -136,6 +136,7 @@ class OperatorSpec:
         self.rival_rows: tuple[Kernel, ...] = ()
         self.wrong: dict[str, Callable[..., Any]] = {}
         self.gradients: dict[str, Callable[..., Any]] = {}
+        self.gradients_through: dict[str, Callable[..., Any]] = {}
         self.__name__ = formula.__name__
         self.__module__ = formula.__module__
         self.__doc__ = inspect.getdoc(formula)
@@ -376,12 +377,17 @@ class OperatorSpec:
 
         return register
 
-    def gradient(self, of: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def gradient(
+        self, of: str, *, through: Callable[..., Any] | None = None
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register the gradient with respect to the tensor called ``of``.
 
         The function takes ``grad``, the gradient with respect to the output, and then the
         formula's parameters; it returns an array of that tensor's shape, as a formula in NumPy's
         terms or by calling other operators. Without one, a framework derives it from the formula.
+
+        ``through``, a function of the same parameters, is what several gradients begin with: what
+        it returns is the ``grad`` that they get, and it is called once for all of them.
         """
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -392,9 +398,14 @@ class OperatorSpec:
                 if of in self.gradients:
                     raise UsageError(f"{self.name}: the gradient of {of} is given twice")
                 check_takes(f"the gradient of {of}", function, self.signature, first=("grad",))
+                if through is not None:
+                    what = f"what the gradient of {of} goes through"
+                    check_takes(what, through, self.signature, first=("grad",))
             except UsageError as error:
                 raise place_error(place_of(function, self.place), error) from None
             self.gradients[of] = function
+            if through is not None:
+                self.gradients_through[of] = through
             return function
 
         return register

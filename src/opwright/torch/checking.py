@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.autograd.gradcheck import GradcheckError
 
 from opwright.bench.stats import summary
-from opwright.spec.cases import Case, make_inputs, matrix
+from opwright.spec.cases import Case, left_out, make_inputs, matrix
 from opwright.spec.dtypes import DTYPES, DType, short_dtypes
 from opwright.spec.errors import UsageError
 from opwright.spec.operator import OperatorSpec
-from opwright.spec.signature import Leading
-from opwright.torch.elements import TORCH_DTYPES, as_numpy, as_tensor
+from opwright.spec.signature import Leading, Scalar
+from opwright.torch.elements import TORCH_DTYPES, Given, as_numpy, as_tensor
 from opwright.torch.registration import contraction, packet
 from opwright.verify.compare import judge
-from opwright.verify.prepare import prepare
+from opwright.verify.prepare import expected_of, prepare
 
 # Cases of the matrix, for each element type, whose numbers are compared with the oracle here;
 # 'opwright verify' does all of them.
@@ -136,8 +137,8 @@ class _SkippedError(Exception):
 def dispatch_cost(operator: OperatorSpec) -> tuple[float, float]:
     """Processor time, in us, of a call of ``operator`` on one element and of ``torch.tanh``."""
     call = packet(operator)
-    inputs = [as_tensor(a) for a in _arrays(operator, operator.signature.choices()[0], 1)]
-    given = list(operator.signature.usual_attributes.values())
+    case = _case(operator, operator.signature.choices()[0], 1)
+    inputs, given = _tensors(operator, case), list(case.attributes.values())
     one = torch.ones(1)
     times: dict[str, list[float]] = {"own": [], "torch": []}
     with torch.no_grad():
@@ -152,11 +153,7 @@ def dispatch_cost(operator: OperatorSpec) -> tuple[float, float]:
     return summary(times["own"]).median, summary(times["torch"]).median
 
 
-def _attributes(spec: OperatorSpec, dtypes: Mapping[str, DType]) -> dict[str, Any]:
-    return spec.signature.settle_scalars(spec.signature.usual_attributes, dtypes)
-
-
-def _arrays(spec: OperatorSpec, dtypes: Mapping[str, DType], size: int = 0) -> list[Any]:
+def _case(spec: OperatorSpec, dtypes: Mapping[str, DType], size: int = 0) -> Case:
     """Inputs of small sizes, different where they can be, or all of them ``size``."""
     signature = spec.signature
     sizes = {d: size or 3 + i for i, d in enumerate(signature.dims)}
@@ -166,8 +163,34 @@ def _arrays(spec: OperatorSpec, dtypes: Mapping[str, DType], size: int = 0) -> l
     if signature.ellipsis:
         leading = (1,) if size else (2, 3)
         sizes[signature.ellipsis] = 1 if size else 6
-    attributes = _attributes(spec, dtypes)
-    return make_inputs(spec, Case(dtypes, sizes, leading, seed=1, attributes=attributes))
+    attributes = signature.settle_scalars(signature.usual_attributes, dtypes)
+    return Case(dtypes, sizes, leading, seed=1, attributes=attributes)
+
+
+def _variants(spec: OperatorSpec, dtypes: Mapping[str, DType]) -> list[Case]:
+    """The ways through the formula that a call chooses: by a word, a bool, what it leaves out."""
+    base = _case(spec, dtypes)
+    changes: list[dict[str, Scalar]] = [{}]
+    for scalar in spec.signature.scalars:
+        choices = (False, True) if scalar.type is bool else scalar.words
+        usual = base.attributes[scalar.name]
+        changes += [{scalar.name: choice} for choice in choices if choice != usual]
+    return [
+        replace(base, attributes={**base.attributes, **changed}, absent=absent)
+        for changed in changes
+        for absent in ((), *left_out(spec.signature))
+    ]
+
+
+def _shown(spec: OperatorSpec, case: Case) -> str:
+    """What tells ``case`` from the other variants: element types, words, what is left out."""
+    chosen = [s.name for s in spec.signature.scalars if s.words or s.type is bool]
+    words = [short_dtypes(case.dtypes), *(f"{name}={case.attributes[name]}" for name in chosen)]
+    return " ".join([*words, *(f"without {name}" for name in case.absent)])
+
+
+def _tensors(spec: OperatorSpec, case: Case) -> list[Any]:
+    return [None if a is None else as_tensor(a) for a in make_inputs(spec, case)]
 
 
 def _strided(array: Any) -> torch.Tensor | None:
@@ -193,37 +216,33 @@ class _Checks:
         self.choices = spec.signature.choices()
         floats = [c for c in self.choices if self._differentiable(c)]
         # Gradients are checked in double where the operator has it.
-        self.precise = next((c for c in floats if self._is(c, "f64")), None)
+        self.precise = next((c for c in floats if self._floats(c) == {"f64"}), None)
         self.first = floats[0] if floats else self.choices[0]
 
     def _differentiable(self, dtypes: Mapping[str, DType]) -> bool:
         signature = self.spec.signature
         return any(signature.dtype(p, dtypes).kind == "float" for p in signature.inputs)
 
-    def _is(self, dtypes: Mapping[str, DType], name: str) -> bool:
-        return all(
-            d.name == name
-            for p in self.spec.signature.tensors
-            if (d := self.spec.signature.dtype(p, dtypes)).kind == "float"
-        )
+    def _floats(self, dtypes: Mapping[str, DType]) -> set[str]:
+        """The floating types among these."""
+        signature = self.spec.signature
+        every = (signature.dtype(p, dtypes) for p in signature.tensors)
+        return {d.name for d in every if d.kind == "float"}
 
-    def _sample(
-        self, dtypes: Mapping[str, DType], grad: bool
-    ) -> tuple[list[torch.Tensor], list[Any]]:
-        tensors = [as_tensor(a) for a in _arrays(self.spec, dtypes)]
-        if grad and self._gradients():
-            tensors = [t.requires_grad_(t.is_floating_point()) for t in tensors]
-        return tensors, list(_attributes(self.spec, dtypes).values())
+    def _sample(self, case: Case, grad: bool) -> tuple[list[Any], list[Any]]:
+        tensors = _tensors(self.spec, case)
+        if grad and self._gradients(case):
+            tensors = _leaves(tensors)
+        return tensors, list(case.attributes.values())
 
-    def _gradients(self) -> bool:
+    def _gradients(self, case: Case) -> bool:
         """Whether calls on tensors that need gradients are taken."""
-        tensors = [as_tensor(a) for a in _arrays(self.spec, self.first)]
-        tensors = [t.requires_grad_(t.is_floating_point()) for t in tensors]
+        tensors = _leaves(_tensors(self.spec, case))
         try:
-            self.call(*tensors, *_attributes(self.spec, self.first).values())
+            self.call(*tensors, *case.attributes.values())
         except UsageError:
             return False
-        return any(t.requires_grad for t in tensors)
+        return any(t is not None and t.requires_grad for t in tensors)
 
     def every(self) -> list[tuple[str, Callable[[], str], str]]:
         name = self.spec.name
@@ -234,9 +253,9 @@ class _Checks:
                 f"make the kernel right first: opwright verify {name}",
             ),
             (
-                "non-contiguous, offset, expanded and empty tensors",
+                "non-contiguous, offset and expanded tensors",
                 self.layouts,
-                "let the kernel index by the sizes it is given; it always gets contiguous memory",
+                "let the kernel index by the sizes it is given, and a strided one by the strides",
             ),
             (
                 "gradients against finite differences",
@@ -262,7 +281,7 @@ class _Checks:
         ]
 
     def opcheck(self) -> list[Result]:
-        tensors, given = self._sample(self.first, grad=True)
+        tensors, given = self._sample(_case(self.spec, self.first), grad=True)
         found = torch.library.opcheck(self.call.default, (*tensors, *given), raise_exception=False)
         results = []
         for test, outcome in found.items():
@@ -290,68 +309,92 @@ class _Checks:
         return f"{count} cases"
 
     def layouts(self) -> str:
+        count = 0
         for dtypes in self.choices:
-            plain = _arrays(self.spec, dtypes)
-            given = _attributes(self.spec, dtypes).values()
-            with torch.no_grad():
-                expected = self.call(*[as_tensor(a) for a in plain], *given)
+            for case in _variants(self.spec, dtypes):
+                plain = _tensors(self.spec, case)
                 for layout, view in _VIEWS.items():
-                    inputs = [view(as_tensor(a)) for a in plain]
-                    got = self.call(*inputs, *given)
-                    same = torch.equal(got.nan_to_num(), expected.nan_to_num())
-                    if layout != "expanded" and not same:
-                        raise _FailedError(
-                            f"{short_dtypes(dtypes)}: {layout} inputs, other numbers"
-                        )
-                    if layout == "expanded":
-                        again = self.call(*[x.contiguous() for x in inputs], *given)
-                        if not torch.equal(got.nan_to_num(), again.nan_to_num()):
-                            raise _FailedError(f"{short_dtypes(dtypes)}: {layout}, other numbers")
-                    if got.stride() != torch.empty(got.shape, device="meta").stride():
-                        raise _FailedError(f"{layout} inputs: an output of strides {got.stride()}")
-                    for before, after in zip(plain, inputs, strict=True):
-                        if layout != "expanded" and not torch.equal(
-                            as_tensor(before).nan_to_num(), after.nan_to_num()
-                        ):
-                            raise _FailedError(f"{layout} inputs: an input was changed")
-        return f"{len(_VIEWS)} layouts"
+                    self._layout(case, layout, [None if x is None else view(x) for x in plain])
+                    count += 1
+        return f"{len(_VIEWS)} layouts, {count} calls"
+
+    def _layout(self, case: Case, layout: str, inputs: Sequence[Given]) -> None:
+        where = f"{_shown(self.spec, case)}: {layout} inputs"
+        before = [x if x is None else as_numpy(x.clone()) for x in inputs]
+        with torch.no_grad():
+            got = self.call(*inputs, *case.attributes.values())
+        # Not by the bits that contiguous tensors give: a kernel may add up in another order.
+        signature = self.spec.signature
+        output = signature.dtype(signature.output, case.dtypes)
+        verdict = judge(as_numpy(got), expected_of(self.spec, case, before), output)
+        if verdict.kind:
+            raise _FailedError(f"{where}, other numbers: {verdict.message}")
+        if got.stride() != torch.empty(got.shape, device="meta").stride():
+            raise _FailedError(f"{where}, an output of strides {got.stride()}")
+        for old, x in zip(before, inputs, strict=True):
+            if old is not None and x is not None and not np.array_equal(old, as_numpy(x)):
+                raise _FailedError(f"{where}, one of them changed")
 
     def gradients(self) -> str:
-        if not self._gradients():
+        worst, refused, taken = 0.0, [], False
+        for dtypes in filter(self._differentiable, self.choices):
+            for case in _variants(self.spec, dtypes):
+                if not self._gradients(case):
+                    refused.append(_shown(self.spec, case))
+                    continue
+                taken = True
+                if dtypes is self.precise:
+                    self._gradcheck(case)
+                worst = max(worst, self._directional(case))
+        if not taken:
             return "none: a call on a tensor that needs one is refused"
-        if self.precise is not None:
-            tensors, given = self._sample(self.precise, grad=True)
-            torch.autograd.gradcheck(lambda *xs: self.call(*xs, *given), tuple(tensors))
-        worst = 0.0
-        for dtypes in self.choices:
-            if self._differentiable(dtypes):
-                worst = max(worst, self._directional(dtypes))
-        return f"off by at most {worst:.1e} of their size"
+        of = f"; refused: {', '.join(refused)}" if refused else ""
+        return f"off by at most {worst:.1e} of their size{of}"
 
-    def _directional(self, dtypes: Mapping[str, DType]) -> float:
+    def _gradcheck(self, case: Case) -> None:
+        tensors, given = self._sample(case, grad=True)
+        there = [i for i, t in enumerate(tensors) if t is not None]
+
+        def of_what_is_there(*some: torch.Tensor) -> Any:
+            full = list(tensors)
+            for position, x in zip(there, some, strict=True):
+                full[position] = x
+            return self.call(*full, *given)
+
+        try:
+            torch.autograd.gradcheck(of_what_is_there, tuple(tensors[i] for i in there))
+        except GradcheckError as error:
+            first = next(line for line in str(error).splitlines() if line.strip())
+            raise _FailedError(f"{_shown(self.spec, case)}: {first}") from error
+
+    def _directional(self, case: Case) -> float:
         """The gradient in a random direction beside the oracle's central difference in float64."""
-        tensors, given = self._sample(dtypes, grad=True)
-        attributes = _attributes(self.spec, dtypes)
+        tensors, given = self._sample(case, grad=True)
         output = self.call(*tensors, *given)
         random = np.random.default_rng(0)
         weights = random.standard_normal(output.shape)
         output.backward(as_tensor(weights).to(output.dtype))
         # What the element type makes of the weights is what was differentiated.
         weights = as_numpy(as_tensor(weights).to(output.dtype)).astype(np.float64)
+        numbers: list[Any] = [
+            None if t is None else as_numpy(t).astype(np.float64) for t in tensors
+        ]
         worst = 0.0
         for position, (param, tensor) in enumerate(
             zip(self.spec.signature.inputs, tensors, strict=True)
         ):
+            if tensor is None:
+                continue
             if tensor.grad is None:
                 if tensor.requires_grad:
-                    raise _FailedError(f"{param.name} got no gradient")
+                    raise _FailedError(f"{_shown(self.spec, case)}: {param.name} got no gradient")
                 continue
             direction = random.standard_normal(tuple(tensor.shape))
             there = []
             for sign in (1, -1):
-                moved = [as_numpy(t).astype(np.float64) for t in tensors]
-                moved[position] = moved[position] + sign * STEP * direction
-                there.append(np.sum(weights * self.spec.oracle(moved, attributes)))
+                moved = list(numbers)
+                moved[position] = numbers[position] + sign * STEP * direction
+                there.append(np.sum(weights * self.spec.oracle(moved, case.attributes)))
             expected = (there[0] - there[1]) / (2 * STEP)
             got = float(np.sum(as_numpy(tensor.grad).astype(np.float64) * direction))
             scale = float(np.sum(np.abs(as_numpy(tensor.grad).astype(np.float64) * direction)))
@@ -360,14 +403,14 @@ class _Checks:
             roundoff = DTYPES[short_name(tensor.dtype)].unit_roundoff
             if not off <= 1e-6 + 64 * roundoff:
                 raise _FailedError(
-                    f"{short_dtypes(dtypes)}: the gradient of {param.name} is {got:.6g} in a "
+                    f"{_shown(self.spec, case)}: the gradient of {param.name} is {got:.6g} in a "
                     f"direction where the formula's difference quotient is {expected:.6g}"
                 )
             worst = max(worst, off)
         return worst
 
     def compiled(self) -> str:
-        tensors, given = self._sample(self.first, grad=True)
+        tensors, given = self._sample(_case(self.spec, self.first), grad=True)
 
         def twice(*inputs: torch.Tensor) -> torch.Tensor:
             result: torch.Tensor = self.call(*inputs, *given)
@@ -377,7 +420,7 @@ class _Checks:
         torch._dynamo.reset()
         got = torch.compile(twice, fullgraph=True, backend=self.backend)(*tensors)
         _same("output", got, expected)
-        leaves = [t for t in tensors if t.requires_grad]
+        leaves = [t for t in tensors if t is not None and t.requires_grad]
         if not leaves:
             return "forward"
         both = [torch.autograd.grad(y.sum(), leaves, allow_unused=True) for y in (got, expected)]
@@ -387,7 +430,7 @@ class _Checks:
         return "forward and backward"
 
     def exported(self) -> str:
-        tensors, given = self._sample(self.first, grad=False)
+        tensors, given = self._sample(_case(self.spec, self.first), grad=False)
         call = self.call
 
         class Whole(torch.nn.Module):
@@ -399,18 +442,18 @@ class _Checks:
         return ""
 
     def autocast(self) -> str:
-        single = next((c for c in self.choices if self._is(c, "f32")), None)
+        single = next((c for c in self.choices if self._floats(c) <= {"f32"}), None)
         if single is None:
             raise _SkippedError("the operator has no f32, which autocast starts from")
-        tensors, given = self._sample(single, grad=False)
+        tensors, given = self._sample(_case(self.spec, single), grad=False)
         expected = self.call(*tensors, *given)
+        has_bf16 = any(self._floats(c) == {"bf16"} for c in self.choices)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             got = self.call(*tensors, *given)
             mixed = [t.bfloat16() if i else t for i, t in enumerate(tensors)]
-            if any(self._is(c, "bf16") for c in self.choices):
+            if has_bf16:
                 self.call(*mixed, *given)
-        short = contraction(self.spec) and any(self._is(c, "bf16") for c in self.choices)
-        wanted = torch.bfloat16 if short else expected.dtype
+        wanted = torch.bfloat16 if has_bf16 and contraction(self.spec) else expected.dtype
         if got.dtype != wanted:
             raise _FailedError(f"the result is {got.dtype}, not {wanted}")
         off = float((got.double() - expected.double()).abs().max()) if got.numel() else 0.0
@@ -418,6 +461,11 @@ class _Checks:
         if off > 0.05 * size + 1e-6:
             raise _FailedError(f"off by {off:.2g} from the result without autocast")
         return f"computed in {str(got.dtype).removeprefix('torch.')}"
+
+
+def _leaves(tensors: Sequence[Any]) -> list[Any]:
+    """The same tensors, those of floating types needing gradients."""
+    return [None if t is None else t.requires_grad_(t.is_floating_point()) for t in tensors]
 
 
 def short_name(dtype: torch.dtype) -> str:

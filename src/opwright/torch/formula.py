@@ -27,6 +27,8 @@ def evaluate(function: Callable[..., Any], *args: Any, **attributes: Any) -> tor
     result = function(*wrapped, **attributes)
     if isinstance(result, Tracked):
         return result.tensor
+    if not isinstance(result, np.ndarray | np.generic | bool | int | float):
+        raise NotFollowedError(f"a result of type {type(result).__name__}")
     return torch.as_tensor(_constant(result), device=device)
 
 
@@ -106,6 +108,8 @@ class Tracked(NDArrayOperatorsMixin):
 
     def __getitem__(self, key: Any) -> Tracked:
         parts = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(p, slice) and p.step is not None and p.step < 0 for p in parts):
+            raise NotFollowedError("a slice with a negative step")
         plain = tuple(p.tensor if isinstance(p, Tracked) else p for p in parts)
         return Tracked(self.tensor[plain])
 
@@ -115,7 +119,18 @@ class Tracked(NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         raise NotFollowedError("a branch on the values of an array")
 
+    def __float__(self) -> float:
+        raise NotFollowedError("an element as a number of Python")
+
+    def __int__(self) -> int:
+        raise NotFollowedError("an element as a number of Python")
+
+    def __index__(self) -> int:
+        raise NotFollowedError("an element as a number of Python")
+
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__array"):  # what NumPy asks for to make an array of its own
+            raise NotFollowedError("a conversion to an array of NumPy's, as numpy.asarray makes it")
         raise NotFollowedError(f"the attribute {name} of an array")
 
     def __opwright_call__(
@@ -149,7 +164,8 @@ class Tracked(NDArrayOperatorsMixin):
         try:
             return known(*args, **kwargs)
         except TypeError as error:
-            raise NotFollowedError(f"numpy.{function.__name__}: {error}") from error
+            reason = str(error).partition("() ")[2] or error  # without the name of what is here
+            raise NotFollowedError(f"numpy.{function.__name__} ({reason})") from error
 
 
 def _constant(value: Any) -> Any:
@@ -340,6 +356,11 @@ _UFUNCS |= {
     "bitwise_and": torch.bitwise_and,
     "bitwise_or": torch.bitwise_or,
     "invert": torch.bitwise_not,
+    # SciPy's, and np.frompyfunc(math.erf, 1, 1) of those who have no SciPy.
+    "erf": torch.erf,
+    "erfc": torch.erfc,
+    "erf (vectorized)": torch.erf,
+    "erfc (vectorized)": torch.erfc,
 }
 
 _REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from opwright.spec.dtypes import DType
 from opwright.spec.errors import UsageError
-from opwright.spec.operator import OperatorSpec
+from opwright.spec.operator import OperatorSpec, place_of
 from opwright.spec.signature import Scalar
 from opwright.torch.elements import Given, inputs_of
 from opwright.torch.formula import NotFollowedError, evaluate
@@ -29,19 +29,53 @@ class Gradients:
         self.spec = spec
         self._names = [p.name for p in spec.signature.inputs]
         self._own = {p.name: len(p.type.own) for p in spec.signature.inputs}
-        self._why_not: dict[str, str] = {}
+        self._why_not: dict[tuple[Any, ...], str] = {}
 
-    def require(self, names: Sequence[str]) -> None:
-        """Raise ``UsageError`` where there is no gradient with respect to one of the tensors."""
-        for name in names:
-            if name not in self._why_not:
-                self._why_not[name] = "" if name in self.spec.gradients else self._try(name)
-            if reason := self._why_not[name]:
-                raise UsageError(
-                    f"{self.spec.name}: {name} needs a gradient, but none is declared and none can "
-                    f"be derived from the formula ({reason}). Declare it with "
-                    f"@{self.spec.name}.gradient({name!r}), or call it on {name}.detach()"
-                )
+    def require(self, args: Sequence[Any]) -> None:
+        """Raise ``UsageError`` where a tensor of the call needs a gradient and has none."""
+        inputs = inputs_of(self.spec, args)
+        needing = [
+            name
+            for name, x in zip(self._names, inputs, strict=True)
+            if x is not None and x.requires_grad and name not in self.spec.gradients
+        ]
+        if not needing:
+            return
+        # What a formula may branch on: a word, a bool, whether an operand is there. Numbers stay
+        # the usual ones: an axis need not be one of the small tensors it is tried with.
+        given = zip(self.spec.signature.scalars, args[len(self._names) :], strict=False)
+        chosen = {s.name: x for s, x in given if isinstance(x, str | bool)}
+        there = tuple(x is not None for x in inputs)
+        for name in needing:
+            key = (name, there, *chosen.items())
+            if key not in self._why_not:
+                self._why_not[key] = self._try(name, there, chosen)
+            if reason := self._why_not[key]:
+                raise self._refusal(name, reason)
+
+    def _refusal(self, name: str, reason: str) -> UsageError:
+        return UsageError(
+            f"{self.spec.name}: {name} needs a gradient, but none is declared and none can "
+            f"be derived from the formula ({reason}). Declare it with "
+            f"@{self.spec.name}.gradient({name!r}), or call it on {name}.detach()"
+        )
+
+    def _declared(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        grad: torch.Tensor,
+        inputs: Sequence[Given],
+        attributes: Mapping[str, Scalar],
+    ) -> torch.Tensor:
+        try:
+            return evaluate(function, grad, *inputs, **attributes)
+        except NotFollowedError as error:
+            raise UsageError(
+                f"{place_of(function, self.spec.place)}: the gradient of {name} that "
+                f"{self.spec.name} declares uses {error}, which cannot be followed. Write it by "
+                "arithmetic, sums and np.where, or by calling an operator"
+            ) from error
 
     def backward(
         self,
@@ -52,12 +86,18 @@ class Gradients:
     ) -> dict[str, torch.Tensor]:
         """The gradients with respect to the tensors ``wanted``, each of its tensor's shape."""
         found: dict[str, torch.Tensor] = {}
+        begun: dict[Callable[..., Any], torch.Tensor] = {}
         for name in wanted:
             if name in self.spec.gradients:
                 function = self.spec.gradients[name]
                 like = inputs[self._names.index(name)]
                 assert like is not None  # it needs a gradient
-                result = evaluate(function, grad, *inputs, **attributes)
+                through, start = self.spec.gradients_through.get(name), grad
+                if through is not None:
+                    if through not in begun:
+                        begun[through] = self._declared(name, through, grad, inputs, attributes)
+                    start = begun[through]
+                result = self._declared(name, function, start, inputs, attributes)
                 if self.spec.signature.broadcasts and result.ndim > like.ndim:
                     result = result.sum(tuple(range(result.ndim - like.ndim)))
                 if self.spec.signature.broadcasts and result.ndim == like.ndim:
@@ -76,7 +116,10 @@ class Gradients:
                 found[name] = result.expand(like.shape).to(like.dtype)
         derived = [name for name in wanted if name not in found]
         if derived:
-            found |= self._derived(grad, inputs, attributes, derived)
+            try:
+                found |= self._derived(grad, inputs, attributes, derived)
+            except NotFollowedError as error:  # a way through the formula that no trial took
+                raise self._refusal(derived[0], _uses(error)) from error
         return found
 
     def _derived(
@@ -106,14 +149,17 @@ class Gradients:
             name: g.to(x.dtype) for name, x, g in zip(wanted, differentiated, pulled, strict=True)
         }
 
-    def _try(self, name: str) -> str:
+    def _try(self, name: str, there: Sequence[bool], chosen: Mapping[str, Scalar]) -> str:
         # On a thread of its own: modes and transformations of torch are a thread's, and none of
         # those the call stands in may take the trial for a part of it.
         with ThreadPoolExecutor(1) as pool:
-            return pool.submit(self._underivable, name).result()
+            return pool.submit(self._underivable, name, there, chosen).result()
 
-    def _underivable(self, name: str) -> str:
-        """Why no gradient with respect to ``name`` follows from the formula; empty if one does."""
+    def _underivable(self, name: str, there: Sequence[bool], chosen: Mapping[str, Scalar]) -> str:
+        """Why no gradient with respect to ``name`` follows from the formula; empty if one does.
+
+        Of the inputs those that are ``there`` are tried, and attributes as ``chosen``.
+        """
         signature = self.spec.signature
         try:
             dtypes = next((c for c in signature.choices() if _floating(self.spec, name, c)), None)
@@ -125,16 +171,22 @@ class Gradients:
             floats = [signature.dtype(p, dtypes).kind == "float" for p in signature.inputs]
             inputs = [
                 torch.full(shape, 0.5 if is_float else 1, dtype=torch.float64 if is_float else None)
-                for shape, is_float in zip(shapes, floats, strict=True)
+                if is_there
+                else None
+                for shape, is_float, is_there in zip(shapes, floats, there, strict=True)
             ]
-            attributes = signature.settle_scalars(signature.usual_attributes, dtypes)
+            attributes = signature.settle_scalars({**signature.usual_attributes, **chosen}, dtypes)
             output = torch.ones(signature.shape(signature.output, sizes, leading)).double()
             self._derived(output, inputs, attributes, [name])
         except NotFollowedError as error:
-            return f"it uses {error}, which cannot be followed"
+            return _uses(error)
         except Exception as error:  # whatever a formula raises where it is not understood
             return f"{type(error).__name__}: {error}"
         return ""
+
+
+def _uses(error: NotFollowedError) -> str:
+    return f"it uses {error}, which cannot be followed"
 
 
 def _floating(spec: OperatorSpec, name: str, dtypes: Mapping[str, DType]) -> bool:

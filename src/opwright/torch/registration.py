@@ -147,8 +147,6 @@ def _register(spec: OperatorSpec, namespace: str) -> _Registered:
 def _autograd(
     spec: OperatorSpec, overload: Any, compute: Callable[..., torch.Tensor], gradients: Gradients
 ) -> Callable[..., torch.Tensor]:
-    names = [p.name for p in spec.signature.inputs]
-
     def below(keyset: DispatchKeySet, *args: Any) -> torch.Tensor:
         with _below_autograd():
             return overload.redispatch(keyset & _after_autograd, *args)  # type: ignore[no-any-return]
@@ -161,8 +159,7 @@ def _autograd(
 
     def autograd(keyset: DispatchKeySet, *args: Any) -> torch.Tensor:
         if needs_grad(*args) and grad_enabled():
-            given = zip(names, args, strict=False)
-            gradients.require([n for n, x in given if x is not None and x.requires_grad])
+            gradients.require(args)
             return recorded(keyset, *args)
         if forward_ad._current_level >= 0:
             _refuse_tangents(spec, inputs_of(spec, args))

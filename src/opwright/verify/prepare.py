@@ -81,17 +81,7 @@ def prepare(
     step()
     shape = signature.shape(signature.output, case.dims, case.leading)
     output = signature.dtype(signature.output, case.dtypes)
-    reference = _oracle(spec, case, arrays, shape)
-    step()
-    bound = bound_of(spec, case, arrays, reference)
-    expected = expect(
-        reference,
-        bound,
-        output,
-        spec.overflow,
-        _open(spec, case, arrays, reference, bound),
-        next((a for a in arrays if len(arrays) == 1 and a is not None and a.shape == shape), None),
-    )
+    expected = expected_of(spec, case, arrays, step)
     name, error = "", 0.0
     if with_witness:
         with declared(spec, "the witness", case):
@@ -111,6 +101,30 @@ def prepare(
         witness=name,
         witness_error=error,
         seconds=time.monotonic() - began,
+    )
+
+
+def expected_of(
+    spec: OperatorSpec,
+    case: Case,
+    arrays: Sequence[Operand],
+    step: Callable[[], None] = lambda: None,
+) -> Expected:
+    """What a right kernel gives of ``arrays``, which are of the sizes and types of ``case``.
+
+    ``step`` is called between oracle and bound, and may raise.
+    """
+    shape = spec.signature.shape(spec.signature.output, case.dims, case.leading)
+    reference = _oracle(spec, case, arrays, shape)
+    step()
+    bound = bound_of(spec, case, arrays, reference)
+    return expect(
+        reference,
+        bound,
+        spec.signature.dtype(spec.signature.output, case.dtypes),
+        spec.overflow,
+        _open(spec, case, arrays, reference, bound),
+        next((a for a in arrays if len(arrays) == 1 and a is not None and a.shape == shape), None),
     )
 
 

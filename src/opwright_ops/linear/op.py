@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opwright import Kernel, T, Tensor, operator
+from opwright_ops.matmul.op import matmul
+from opwright_ops.threshold_activation_grad.op import threshold_activation_grad
 
 Array = NDArray[Any]
 Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "threshold_activation"]
@@ -135,6 +137,59 @@ linear.kernels(
         threads=True,
     ),
 )
+
+
+def slope(y: Any, activation: str) -> Any:
+    """The derivative of an activation that is not ``none``, finite for every finite ``y``.
+
+    At its kink ReLU has slope 0, as in torch.
+    """
+    if activation == "relu":
+        return np.where(y <= 0, 0.0, 1.0)
+    if activation == "gelu":
+        density = np.exp(-0.5 * y * y) * math.sqrt(0.5 / math.pi)
+        return 0.5 * (1 + _erf(y * math.sqrt(0.5)).astype(y.dtype)) + y * density
+    if activation == "gelu_tanh":
+        t = np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3))
+        inner = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * y * y)
+        return 0.5 * (1 + t) + 0.5 * y * (1 - t * t) * inner
+    sigmoid = 1 / (1 + np.exp(-y))  # silu
+    return sigmoid * (1 + y * (1 - sigmoid))
+
+
+def before_activation(grad: Any, x: Any, w: Any, bias: Any, activation: str) -> Any:
+    """The gradient with respect to the sums, which are computed again."""
+    if activation == "none":
+        return grad
+    y = linear(x, w, bias)
+    if activation == "threshold_activation":
+        return threshold_activation_grad(grad, y)
+    # In float32 where kernels compute in it: in f16 y * y is infinite from 256 on.
+    wide = np.result_type(y.dtype, np.float32)
+    return (grad * slope(y.astype(wide), activation)).astype(grad.dtype)
+
+
+def rows(a: Any) -> Any:
+    """Leading dimensions as one."""
+    return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+
+
+@linear.gradient("x", through=before_activation)
+def gradient_of_x(grad: Any, x: Any, w: Any, bias: Any, activation: str) -> Any:
+    """The product of ``grad`` and ``w``, by matmul's kernels."""
+    return matmul(rows(grad), w).reshape(x.shape)
+
+
+@linear.gradient("w", through=before_activation)
+def gradient_of_w(grad: Any, x: Any, w: Any, bias: Any, activation: str) -> Any:
+    """The product of the transpose of ``grad`` and ``x``, over the rows of all items."""
+    return matmul(rows(grad).T, rows(x))
+
+
+@linear.gradient("bias", through=before_activation)
+def gradient_of_bias(grad: Any, x: Any, w: Any, bias: Any, activation: str) -> Any:
+    """The sum of the rows of ``grad``."""
+    return rows(grad).sum(axis=0)
 
 
 @linear.known_wrong("bias forgotten")
