@@ -70,8 +70,8 @@ def bytes_of(dtype: DType, shape: tuple[int, int], seed: int) -> Array:
 @each_left
 @pytest.mark.parametrize("m", [1, 17])
 def test_every_number_of_terms_is_exact(rung: Any, left: str, m: int) -> None:
-    # Remainders of pairs, quads, the 64 of a register or tile, and of blocks of 512 and 1024.
-    for k in [*range(70), 127, 129, 511, 513, 1023, 1027, 1091]:
+    # Remainders of pairs, quads, the 64 of a register or tile, and of blocks of 512, 1024 and 2048.
+    for k in [*range(70), 127, 129, 511, 513, 1023, 1027, 1091, 2047, 2051, 2115]:
         for n in (1, 33):
             a = bytes_of(BYTES[left]["T"], (m, k), k)
             check(rung, a, bytes_of(BYTES[left]["U"], (k, n), k + 1))
@@ -115,14 +115,61 @@ def test_sizes_around_tiles_and_layouts(rung: Any, left: str) -> None:
         check(rung, apart_a, b)
 
 
-def test_bfloat16_dot_products_round_once_and_keep_nan(
-    monkeypatch: pytest.MonkeyPatch,
+# Few rows take 256 bytes of B's rows at a time, and 4096 columns before the next; 16 rows are few
+# where B has more than 8 MiB, and take 2048 columns.
+WIDE = [(6, 257, 0), (5, 255, 70), (6, 513, 65), (2, 4353, 130), (5, 4099, 67), (16, 2817, 3001)]
+
+
+@each_left
+def test_few_rows_against_wide_matrices(
+    rung: Any, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Known answer A7 at the end of a sum, and padding that multiplies no infinity by zero."""
+    monkeypatch.setenv("OPWRIGHT_THREADS", "1")  # or no thread has as many columns
+    for m, n, k in WIDE:
+        a, b = bytes_of(BYTES[left]["T"], (m, k), m), bytes_of(BYTES[left]["U"], (k, n), n)
+        check(rung, a, b)
+
+
+@pytest.fixture
+def pairs_of_bfloat16() -> Any:
     row = matmul.row("cpu_v7_avx512_bf16")
     if reason := why_not(matmul, row, BF16):
         pytest.skip(reason)
-    kernel = matmul.kernel(row.name)
+    return matmul.kernel(row.name)
+
+
+def test_few_rows_of_bfloat16_against_wide_matrices(
+    pairs_of_bfloat16: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPWRIGHT_THREADS", "1")
+    random = np.random.default_rng(1)
+    for m, n, k in [*WIDE[:-1], (16, 4097, 1025)]:
+        # -1, 0 and 1: sums are exact.
+        a, b = (random.integers(-1, 2, shape).astype(BF16["T"].numpy) for shape in ((m, k), (k, n)))
+        expected = (a.astype(float) @ b.astype(float)).astype(BF16["T"].numpy)
+        out = np.full((m, n), np.nan, BF16["T"].numpy)
+        np.testing.assert_array_equal(pairs_of_bfloat16(a, b, out=out), expected, f"{m} {n} {k}")
+
+
+def test_the_number_of_threads_changes_no_bit_of_bfloat16(
+    pairs_of_bfloat16: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(7)
+    # Each large enough for three threads: blocks, few rows, few columns.
+    for m, n, k in ((150, 170, 150), (5, 2600, 301), (2600, 2, 801)):
+        a, b = (random.standard_normal(shape).astype(BF16["T"].numpy) for shape in ((m, k), (k, n)))
+        for right in (b, np.asfortranarray(b)):
+            monkeypatch.setenv("OPWRIGHT_THREADS", "1")
+            one = pairs_of_bfloat16(a, right)
+            for threads in ("2", "3", "4"):
+                monkeypatch.setenv("OPWRIGHT_THREADS", threads)
+                more = pairs_of_bfloat16(a, right)
+                np.testing.assert_array_equal(more, one, f"{threads} threads")
+
+
+def test_bfloat16_dot_products_round_once_and_keep_nan(pairs_of_bfloat16: Any) -> None:
+    """Known answer A7 at the end of a sum, and padding that multiplies no infinity by zero."""
+    kernel = pairs_of_bfloat16
     bf16 = ml_dtypes.bfloat16
     for m, n in ((1, 1), (1, 40), (17, 1), (13, 33)):
         # 1 + 1/256 and 1.5 + 3/256 lie between two numbers, at odd k.

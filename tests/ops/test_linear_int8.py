@@ -84,6 +84,30 @@ def test_sums_that_no_float_holds_cancel_with_the_bias(rung: Any) -> None:
         np.testing.assert_array_equal(result, np.tile(np.arange(5), (batch, 1)))
 
 
+def test_sums_beyond_32_bits_wrap(rung: Any) -> None:
+    w = np.full((40, 131_139), -128, np.int8)
+    # As many terms as reach 2^31, and 67 or 100 more.
+    for dtype, extreme, k in ((np.int8, -128, 131_139), (np.uint8, 255, 65_893)):
+        wrapped = (-128 * extreme * k + 2**31) % 2**32 - 2**31
+        bias = np.arange(40, dtype=np.int32) - wrapped
+        for batch in (1, 6, 17):
+            x = np.full((batch, k), extreme, dtype)
+            for right in (w[:, :k], np.asfortranarray(w[:, :k])):
+                result = rung(x, right, bias, scale=1.0, out_scale=1.0)
+                np.testing.assert_array_equal(result, np.tile(np.arange(40), (batch, 1)))
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+def test_a_packed_w_of_several_blocks(dtype: str) -> None:
+    # Blocks have up to 1024 columns and 2048 terms.
+    random = np.random.default_rng(5)
+    x, w = random.integers(0, 2, (5, 4501)), random.integers(-9, 10, (1057, 4501)).astype(np.int8)
+    expected = np.clip(np.rint(x @ w.T.astype(np.int64) / 4), -128, 127)
+    packed = linear_int8.pack(w, dtype=f"T={dtype}")
+    result = linear_int8(x.astype(dtype_named(dtype).numpy), packed, scale=1.0, out_scale=4.0)
+    np.testing.assert_array_equal(result, expected)
+
+
 def test_unsigned_inputs_are_not_signed(rung: Any) -> None:
     x, w = np.full((2, 9), 200, np.uint8), np.full((3, 9), -1, np.int8)
     result = rung(x, w, np.zeros(3, np.int32), scale=1.0, out_scale=100.0)

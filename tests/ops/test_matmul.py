@@ -173,14 +173,15 @@ def test_the_number_of_threads_changes_no_bit(
 ) -> None:
     random = np.random.default_rng(7)
     # Each large enough for three threads, by rows and columns, by columns, by rows.
-    for m, n, k in ((150, 170, 150), (5, 2600, 301), (2600, 2, 801)):
+    for m, n, k in ((150, 170, 150), (5, 2600, 301), (40, 600, 150), (2600, 2, 801)):
         a = random.standard_normal((m, k)).astype(dtype)
         b = random.standard_normal((k, n)).astype(dtype)
-        monkeypatch.setenv("OPWRIGHT_THREADS", "1")
-        one = product(rung, a, b)
-        for threads in ("2", "3", "7"):
-            monkeypatch.setenv("OPWRIGHT_THREADS", threads)
-            np.testing.assert_array_equal(product(rung, a, b), one, f"{threads} threads")
+        for right in (b, np.asfortranarray(b)):
+            monkeypatch.setenv("OPWRIGHT_THREADS", "1")
+            one = product(rung, a, right)
+            for threads in ("2", "3", "7"):
+                monkeypatch.setenv("OPWRIGHT_THREADS", threads)
+                np.testing.assert_array_equal(product(rung, a, right), one, f"{threads} threads")
 
 
 def test_slices_aligned_only_for_their_elements(rung: Any) -> None:

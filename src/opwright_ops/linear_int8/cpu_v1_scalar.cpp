@@ -27,9 +27,12 @@ extern "C" void linear_int8(const T* x, const U* w, const V* bias, U* out, int64
     const linear_int8_layer::Scales scales{scale, out_scale, zero_point};
     for (int64_t i = 0; i < batch; ++i) {
         for (int64_t j = 0; j < n; ++j) {
-            std::int32_t sum = 0;
-            for (int64_t p = 0; p < k; ++p) sum += std::int32_t{x[i * k + p]} * std::int32_t{w[j * k + p]};
-            out[i * n + j] = scales.quantized(activated(scales.real(sum, bias ? bias[j] : 0), activation));
+            std::uint32_t sum = 0;  // wraps, where one with a sign would be undefined
+            for (int64_t p = 0; p < k; ++p) {
+                sum += static_cast<std::uint32_t>(std::int32_t{x[i * k + p]} * std::int32_t{w[j * k + p]});
+            }
+            const float y = scales.real(static_cast<std::int32_t>(sum), bias ? bias[j] : 0);
+            out[i * n + j] = scales.quantized(activated(y, activation));
         }
     }
 }

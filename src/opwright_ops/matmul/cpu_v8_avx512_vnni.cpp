@@ -1,6 +1,6 @@
 // Four terms of bytes in one instruction: vpdpbusd multiplies 64 pairs of bytes and adds them to 16 sums,
 // where pairs widened to 16 bits take two instructions and twice the bytes. It wants one factor without
-// sign: a signed A is packed 128 higher, and sums start 128 times the column of B lower.
+// sign: beside a signed A, B is packed 128 higher, and sums start 128 times the row of A lower.
 #include "gemm.h"
 #include "micro_avx512_vnni.h"
 

@@ -25,7 +25,8 @@ constexpr int64_t few_dot_rows(int64_t bytes) { return from_memory(bytes) ? 16 :
 // piece prefetched. Lines a power of two apart share 8 places of L1, so they are fetched into L2, and pieces
 // are long and packed row by row: of 64 bytes, a panel at a time, some would be gone before their turn. (8 x
 // 4096 x 4096, one thread, pieces of 64 and 256 bytes: bf16 4.2 and 2.85 ms, bytes 2.15 and 1.8.)
-constexpr int64_t dot_sums = 32768, dot_width = 4096, dot_bytes = 256, dot_ahead = 256;
+constexpr int64_t dot_width = 4096, dot_bytes = 256, dot_ahead = 256;
+template <class Acc> constexpr int64_t dot_sums = (128 << 10) / sizeof(Acc);
 template <class Packed> constexpr int64_t dot_depth = 64 / sizeof(Packed);
 // Where terms of B are neighbours, 2 KiB of each of a panel's columns are read at a time. Blocks of B cut them
 // shorter, so this is for more rows, and where there is so much of a column for as many as have their sums in
@@ -63,11 +64,11 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
     }
     // Terms of one panel follow each other in memory where columns do not.
     const int64_t at_once = turned ? Micro::cols : piece;
-    const int64_t width = turned ? at_once : std::min(dot_width, dot_sums / few / piece * piece);
+    const int64_t width = turned ? at_once : std::min(dot_width, dot_sums<Acc> / few / piece * piece);
     const int64_t parts = ceil_div(few, Isa::rows);
     const int64_t grain = ceil_div(work_per_thread, few * std::max<int64_t>(k, 1));
     opw::parallel_for(n, ceil_div(grain, 64) * 64, [=](int64_t begin, int64_t end) {
-        alignas(64) Acc sums[dot_sums];
+        alignas(64) Acc sums[dot_sums<Acc>];
         alignas(64) Packed_b panel[room];
         for (int64_t j = begin; j < end; j += width) {
             const int64_t cols = std::min(width, end - j);
