@@ -54,6 +54,20 @@ def test_one_line_for_each_shape_with_the_kernel_that_a_call_runs(folder: Path) 
     assert ratios[3] == pytest.approx(math.sqrt(ratios[1] * ratios[2]), rel=0.02)
 
 
+def test_of_a_backend_without_a_clock_no_other_kernel_is_measured(tmp_path: Path) -> None:
+    declared = DECLARED.replace(
+        'Kernel("cpu_v2.cpp", change="two"))',
+        'Kernel("cuda_v2.cu", block=lambda: 64, grid=lambda n: -(-n // 64)),'
+        'Kernel("cuda_v3.cu", block=lambda: 64, grid=lambda n: -(-n // 64)))',
+    )
+    files = ["cpu_v1.cpp", "cuda_v2.cu", "cuda_v3.cu", "cpu_other.cpp", "cpu_none.cpp"]
+    folder = declare(tmp_path / "affine", declared, dict.fromkeys(files, plain(RIGHT)))
+    ran = opwright("bench", folder, "--preset", "small", "--backend", "emulator")
+    assert ran.code == 0
+    assert "cpu_v1" not in ran.out
+    assert ran.out.count("not timed on the emulator: cuda_v2, cuda_v3; ") == 1
+
+
 def columns(line: str) -> list[int]:
     """Where the cells of a line end; within a cell there is one space at most."""
     return [found.end() for found in re.finditer(r"\S+(?: \S+)*", line)]

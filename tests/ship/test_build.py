@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -253,6 +254,24 @@ def test_without_a_licence_nothing_is_passed_on(tmp_path: Path) -> None:
     folder = affine_folder(tmp_path / "affine")
     (folder / "LICENSE").unlink()
     (folder / "pyproject.toml").touch()
+    code, said = ship(folder, tmp_path / "out")
+    assert code == 2 and "say with --license FILE" in said
+
+
+def test_folders_above_that_cannot_be_listed_hold_no_licence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = affine_folder(tmp_path / "closed" / "affine")
+    (folder / "LICENSE").unlink()
+    listed = Path.iterdir
+
+    def refused(path: Path) -> Iterator[Path]:
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    (tmp_path / "pyproject.toml").touch()
     code, said = ship(folder, tmp_path / "out")
     assert code == 2 and "say with --license FILE" in said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from opwright.spec import kernel as module
 from opwright.spec.errors import DeclarationError, UsageError
 
 
-def row(tune: dict[str, list[int]], when: Any) -> Kernel:
+def row(tune: Mapping[str, Sequence[int]], when: Any) -> Kernel:
     return Kernel("cpu_v1.cpp", tune=tune, when=when)
 
 
@@ -144,6 +145,20 @@ def test_a_space_too_large_to_list_is_an_error() -> None:
     row({"M": values, "K": values}, ())
     with pytest.raises(DeclarationError, match="tune has 2,000,000 combinations; at most 1,000,"):
         row({"M": values, "K": values, "N": [1, 2]}, ["M > 5000"])
+
+
+def test_values_of_a_space_too_large_are_not_looked_at() -> None:
+    """Those of range(10**9) would take a minute and all memory."""
+
+    class Endless(Sequence[int]):
+        def __len__(self) -> int:
+            return 10**9
+
+        def __getitem__(self, index: Any) -> Any:
+            raise AssertionError(f"value {index} was asked for")
+
+    with pytest.raises(DeclarationError, match="tune has 1,000,000,000 combinations"):
+        row({"M": Endless()}, ())
 
 
 def test_tunables_without_a_name_are_an_error() -> None:

@@ -48,15 +48,18 @@ def refused(tmp_path: Path, source: str, future: bool = False) -> tuple[int, str
 
 
 @pytest.mark.parametrize("future", [False, True])
-def test_an_operand_may_be_optional(tmp_path: Path, future: bool) -> None:
+@pytest.mark.parametrize("written", ['None | Tensor[V, "n"]', 'Optional[Tensor[V, "n"]]'])
+def test_an_operand_may_be_optional(tmp_path: Path, future: bool, written: str) -> None:
     """What it alone would settle follows from the rest: here its element type, by the rows."""
     op = declare(
         tmp_path,
-        """
-        @operator(dtypes={"T V": ["i8 i32", "f32 f32"]})
+        f"""
+        from typing import Optional
+
+        @operator(dtypes={{"T V": ["i8 i32", "f32 f32"]}})
         def op(
             x: Tensor[T, "... n"],
-            b: None | Tensor[V, "n"] = None,
+            b: {written} = None,
             s: Tensor[T, "..."] | None = None,
         ) -> Tensor[V, "... n"]:
             return x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from opwright.spec.errors import UsageError
+from opwright.spec.errors import BuildError, UsageError
 from opwright.toolchain import cache
 from opwright.toolchain.build import Built, build
 from opwright.toolchain.compilers import pick_compiler
@@ -118,9 +119,9 @@ def test_what_no_manifest_lists_goes_first(
     home: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = built(sources[0])
-    left = home / "cache" / "objects" / "left.so"
+    left = home / "cache" / "objects" / f"{0:064x}.so"
     left.write_bytes(bytes(300 * KIB))
-    arriving = home / "cache" / "objects" / ".arriving"
+    arriving = home / "cache" / "objects" / f".{1:064x}.so"
     arriving.write_bytes(bytes(KIB))
     cache.end_use()
     monkeypatch.setenv("OPWRIGHT_CACHE_LIMIT", "400K")
@@ -156,3 +157,61 @@ def test_what_is_no_size(sources: list[Path], monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("OPWRIGHT_CACHE_LIMIT", text)
     with pytest.raises(UsageError, match="is no size such as 500M or 4G"):
         built(sources[0])
+
+
+def test_what_is_not_the_caches_own_stays(
+    home: Path, tmp_path: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = built(sources[0])
+    root, outside = home / "cache", tmp_path / "outside"
+    (outside / "folder").mkdir(parents=True)
+    kept = [outside / "folder" / "file", outside / "file"]
+    for name in "objects", "manifests", "used", "work":
+        (root / name / "a.json").mkdir(parents=True)
+        kept += [root / name / "a.json" / "file", root / name / "b.json", root / name / "c.so"]
+        (root / name / "link").symlink_to(outside / "folder")
+    for path in kept:
+        path.write_bytes(bytes(300 * KIB))
+    (root / "objects" / f"{0:064x}.so").symlink_to(outside / "file")
+    # A list of files that leads out of the cache, as if a program had written it.
+    variants = [{"file": "../../../outside/file"}]
+    told = {"digest": cache.digest(variants), "variants": variants}
+    cache.write_json(root / "manifests" / f"{0:064x}.json", told)
+    cache.end_use()
+    monkeypatch.setenv("OPWRIGHT_CACHE_LIMIT", "100K")
+    own = built(sources[1])
+    assert own.path.exists() and not first.path.exists()  # so that it was about to remove
+    assert [path for path in kept if not path.exists()] == []
+
+
+def test_a_cache_removed_while_it_is_used(
+    home: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPWRIGHT_CACHE_LIMIT", "1K")
+    built(sources[0])
+    shutil.rmtree(home / "cache")
+    again = built(sources[0])
+    with cache.lock("prune"):
+        assert cache.used() == {again.path.name}
+
+
+def test_a_compiler_that_is_killed_leaves_nothing(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    # Constant evaluation that takes long: 4e5 loops at most, each of 3e6 operations at most.
+    source = tmp_path / "slow.cpp"
+    source.write_text(
+        "template <long N> struct F { static constexpr long go(long x) {"
+        " for (long i = 0; i < 200000; ++i) x = x * 3 + N; return x; }"
+        " static constexpr long value = go(N) + F<N - 1>::value; };"
+        "template <> struct F<0> { static constexpr long value = 0; };"
+        "long value = F<300>::value;"
+    )
+    monkeypatch.setattr("opwright.toolchain.build.TIME_LIMIT", 1.0)
+    with pytest.raises(BuildError, match="not finished after 1 s"):
+        built(source)
+    assert list(folder.iterdir()) == []
+    assert list((home / "cache" / "work").iterdir()) == []

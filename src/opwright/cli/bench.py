@@ -168,7 +168,8 @@ def side_by_side(
     """Measure and report one line for each setup, as soon as it is there, and geometric means.
 
     Of an operator the kernel that a call chooses is measured, with its tuned parameters; a kernel
-    named by the target, or the only one, as the options say.
+    named by the target, the only one, or all of a backend that the call's is not of, as the options
+    say.
     """
     from opwright.bench.measure import measure
     from opwright.cli.tables import Presets
@@ -188,8 +189,8 @@ def side_by_side(
                 kernels, given = list(target.kernels), dict(params)
                 if len(kernels) > 1:
                     choice = choose(spec, "", setup.dtypes, setup.case.dims)
-                    kernels = [spec.row(choice.kernel)]
-                    given = {**choice.params, **params}
+                    if (chosen := spec.row(choice.kernel)) in kernels:
+                        kernels, given = [chosen], {**choice.params, **params}
                 recorder.params = given
                 tables += measure(
                     spec,
@@ -204,7 +205,8 @@ def side_by_side(
                     progress=progress,
                     done=recorder,
                 )
-            output.say(shown.lines(name, tables[-1]))
+            if tables[-1].rows:
+                output.say(shown.lines(name, tables[-1]))
         if (means := shown.means(name, tables[before:])) is not None:
             output.say(means)
     report(output, target, tables, recorder.run, in_lines=True)
@@ -354,7 +356,13 @@ def untimed(table: Table) -> list[str]:
     """Which kernels were not timed, and why."""
     from opwright.cli.tables import forms
 
-    return [f"{name}: {r.verdict}: {r.reason}" for name, _, r in forms(table.rows) if r.reason]
+    lines = [f"{name}: {r.verdict}: {r.reason}" for name, _, r in forms(table.rows) if r.reason]
+    for backend in sorted(set(table.untimed.values())):
+        names = ", ".join(name for name, on in table.untimed.items() if on == backend)
+        lines.append(
+            f"not timed on the {backend}: {names}; 'opwright inspect' counts what they cost there"
+        )
+    return lines
 
 
 NOISY = 0.2  # an A/A difference above which a table needs a warning
@@ -381,11 +389,6 @@ def footnote(table: Table) -> str:
     if starts:
         lines.append(f"build, first call: {'; '.join(starts)}")
     lines += [*absent(table), *untimed(table)]
-    for backend in sorted(set(table.untimed.values())):
-        names = ", ".join(name for name, on in table.untimed.items() if on == backend)
-        lines.append(
-            f"not timed on the {backend}: {names}; 'opwright inspect' counts what they cost there"
-        )
     lines += [
         f"{r.kernel.name}: {r.judgement.warning}"
         for r in table.rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -234,9 +235,10 @@ def _licence(plan: Plan, chosen: Path | None) -> bytes:
             raise UsageError(f"--license {chosen}: {error.strerror}") from None
     first = plan.operators[0].folder
     for folder in (first, *first.parents):
-        for path in sorted(folder.iterdir()):
-            if _LICENCE.fullmatch(path.name) and path.is_file():
-                return path.read_bytes()
+        with suppress(PermissionError):  # a folder above, which may be entered and not be listed
+            for path in sorted(folder.iterdir()):
+                if _LICENCE.fullmatch(path.name) and path.is_file():
+                    return path.read_bytes()
         if (folder / "pyproject.toml").exists() or (folder / ".git").exists():
             break
     if all(spec.formula.__module__.startswith("opwright_ops.") for spec in plan.operators):

@@ -92,19 +92,24 @@ class Kernel:
             raise UsageError(f'{name}: tune={self.tune!r} should be like {{"TILE": [8, 16]}}')
         for tunable, choices in self.tune.items():
             check_c_name(f"{name}: tunable", tunable)
-            listed = isinstance(choices, Sequence) and len(choices) > 0
-            if not listed or not all(type(c) is int for c in choices):
+            if not (isinstance(choices, Sequence) and choices):
                 raise UsageError(
                     f"{name}: tunable {tunable} needs a list of integers, got {choices!r}"
                 )
-            if len(set(choices)) < len(choices):
-                raise UsageError(f"{name}: tunable {tunable} lists a value twice: {choices!r}")
+        # Before their values are looked at: range(10**9) is a list, too.
         size = math.prod(map(len, self.tune.values()))
         if size > LARGEST_SPACE:
             raise UsageError(
                 f"{name}: tune has {size:,} combinations; at most {LARGEST_SPACE:,} are searched. "
                 "Shorten the lists"
             )
+        for tunable, choices in self.tune.items():
+            if not all(type(c) is int for c in choices):
+                raise UsageError(
+                    f"{name}: tunable {tunable} needs a list of integers, got {choices!r}"
+                )
+            if len(set(choices)) < len(choices):
+                raise UsageError(f"{name}: tunable {tunable} lists a value twice: {choices!r}")
         self._check_conditions()
         for option in ("threads", "deterministic", "strided"):
             if not isinstance(getattr(self, option), bool):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -847,6 +848,9 @@ def signature_of(
         kind = annotations.get(parameter.name)
         if isinstance(kind, Misspelt):
             raise UsageError(f"{where}: {kind.fault}")
+        meant = [one for one in get_args(kind) if one is not NoneType]
+        if len(meant) == 1 and isinstance(meant[0], TensorType):
+            kind = meant[0] | None  # Optional[...], in which typing does not apply the type's "|"
         has_default = parameter.default is not parameter.empty
         if isinstance(kind, TensorType):
             if kind.optional != has_default or (has_default and parameter.default is not None):

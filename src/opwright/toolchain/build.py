@@ -25,6 +25,8 @@ from typing import Any, Literal
 
 from opwright.spec.errors import BuildError, MachineError
 from opwright.toolchain.cache import (
+    MANIFEST,
+    OBJECT,
     cache_dir,
     digest,
     file_digest,
@@ -257,24 +259,25 @@ def _prune(most: int) -> None:
     """Where objects take more than ``most`` bytes, remove those used least recently.
 
     Down to three quarters, so that it is not done at every build; but for those that a process
-    uses. What no manifest lists any more goes first.
+    uses. What no manifest lists any more goes first; what has another name than ours stays.
     """
     objects = cache_dir() / "objects"
     sizes: dict[str, int] = {}
     for path in objects.iterdir():
-        if not path.name.startswith("."):  # which is being written
+        if OBJECT.fullmatch(path.name):
             with suppress(FileNotFoundError):
-                sizes[path.name] = path.stat().st_size
+                sizes[path.name] = path.lstat().st_size
     total = sum(sizes.values())
     if total <= most:
         return
     with lock("prune"):
         in_use = used()
         listed: list[tuple[float, Path, list[str]]] = []
-        for path in (cache_dir() / "manifests").glob("*.json"):
-            with suppress(FileNotFoundError):
-                files = [variant["file"] for variant in _variants(path.stem)]
-                listed.append((path.stat().st_mtime, path, files))
+        for path in (cache_dir() / "manifests").iterdir():
+            if MANIFEST.fullmatch(path.name):
+                with suppress(FileNotFoundError):
+                    files = [variant["file"] for variant in _variants(path.stem)]
+                    listed.append((path.lstat().st_mtime, path, files))
         known = {file for _, _, files in listed for file in files}
         listed += [(0.0, objects / file, [file]) for file in sizes if file not in known]
         for _, path, files in sorted(listed):
@@ -282,9 +285,9 @@ def _prune(most: int) -> None:
                 break
             if in_use.isdisjoint(files):
                 path.unlink(missing_ok=True)
-                for file in files:
+                for file in sizes.keys() & files:
                     (objects / file).unlink(missing_ok=True)
-                    total -= sizes.get(file, 0)
+                    total -= sizes[file]
 
 
 def _make(request: _Request, name: str) -> Built:
@@ -371,7 +374,11 @@ def _link_command(request: _Request, work: Path) -> tuple[str, ...]:
 
 def _run(request: _Request, command: Sequence[str], work: Path, deadline: float) -> str:
     """Run one step and return what it said; raises what ``build`` raises when it fails."""
-    environment = {**os.environ, "LC_ALL": "C", "NO_COLOR": "1", "TERM": "dumb"}
+    # A compiler that is ended leaves its temporary files: they go with the work folder.
+    environment = {
+        **os.environ,
+        **{"LC_ALL": "C", "NO_COLOR": "1", "TERM": "dumb", "TMPDIR": str(work)},
+    }
     for name in _UNSET:
         environment.pop(name, None)
     what = f"{request.source} with {request.compiler.name}"
@@ -408,8 +415,8 @@ def _run(request: _Request, command: Sequence[str], work: Path, deadline: float)
         return said
     if "No space left on device" in said:
         raise MachineError(
-            f"{what}: the disk is full: free some space in {cache_dir()} or in the folder for "
-            f"temporary files (TMPDIR), or set OPWRIGHT_HOME to another disk\n{said}"
+            f"{what}: the disk is full: free some space in {cache_dir()}, or set OPWRIGHT_HOME to "
+            f"another disk\n{said}"
         )
     if undefined := _undefined(said):
         raise MissingSymbolError(

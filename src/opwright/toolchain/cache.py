@@ -29,6 +29,10 @@ from opwright.toolchain.paths import home
 # A file changed less than this ago may change again without its time stamp showing it: kernels
 # stamp files with a clock that ticks every 1 to 10 ms, FAT every 2 s.
 _RACY_NS = 2_000_000_000
+# What may be removed is known by its name: whatever else lies in the cache is not ours.
+OBJECT = re.compile(r"[0-9a-f]{64}(?:\.so|\.o)?")
+MANIFEST = re.compile(r"[0-9a-f]{64}\.json")
+_LIST, _WORK = "list-", "work-"
 
 
 def cache_dir() -> Path:
@@ -110,7 +114,7 @@ class _Used:
         folder = root / "used"
         folder.mkdir(parents=True, exist_ok=True)
         with lock("prune", shared=True):  # which removes lists that nobody has locked
-            self._handle, name = tempfile.mkstemp(dir=folder)
+            self._handle, name = tempfile.mkstemp(dir=folder, prefix=_LIST)
             fcntl.flock(self._handle, fcntl.LOCK_EX)
         self._path, self._owner = Path(name), os.getpid()
 
@@ -120,6 +124,10 @@ class _Used:
             with lock("prune", shared=True):
                 os.write(self._handle, f"{file}\n".encode())
             self.files.add(file)
+
+    def lost(self) -> bool:
+        """Whether somebody has removed the list, with the whole cache perhaps."""
+        return os.fstat(self._handle).st_nlink == 0
 
     def end(self) -> None:
         """Give up the list; what was forked from its owner does not."""
@@ -139,7 +147,7 @@ def use(file: str) -> None:
     """
     with _using_lock, suppress(OSError):  # of a cache that cannot be written, nothing is removed
         root = cache_dir().resolve()
-        if not (_using and _using[0].root == root):
+        if not (_using and _using[0].root == root) or _using[0].lost():
             end_use()
             _using.append(_Used(root))
         _using[0].add(file)
@@ -160,7 +168,7 @@ def used() -> set[str]:
     The caller holds the lock ``prune``.
     """
     found: set[str] = set()
-    for path in (cache_dir() / "used").iterdir():
+    for path in (cache_dir() / "used").glob(f"{_LIST}*"):
         with suppress(OSError), path.open() as listed:
             try:
                 fcntl.flock(listed, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -192,9 +200,9 @@ def work_folder() -> Iterator[Path]:
     root = cache_dir() / "work"
     root.mkdir(parents=True, exist_ok=True)
     with lock("work"):
-        for left in root.iterdir():
+        for left in root.glob(f"{_WORK}*"):
             _remove_if_abandoned(left)
-        folder = Path(tempfile.mkdtemp(dir=root))
+        folder = Path(tempfile.mkdtemp(dir=root, prefix=_WORK))
         handle = _flock_folder(folder)
     try:
         yield folder
