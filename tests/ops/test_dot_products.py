@@ -51,8 +51,8 @@ def rung(request: pytest.FixtureRequest) -> Any:
 
 
 def exact(a: Array, b: Array) -> Array:
-    """By NumPy, in int64."""
-    return np.asarray(a.astype(np.int64) @ b.astype(np.int64))
+    """By NumPy, in float64: sums below 2**53 are exact, in an eighth of the time of int64."""
+    return np.asarray(a.astype(float) @ b.astype(float)).astype(np.int64)
 
 
 def check(kernel: Any, a: Array, b: Array) -> None:
@@ -115,6 +115,21 @@ def test_sizes_around_tiles_and_layouts(rung: Any, left: str) -> None:
         check(rung, apart_a, b)
 
 
+# Where the terms of the many are neighbours, up to 8 are few, one for every 64 bytes of a line, and
+# up to 32 where the many have more than 8 MiB. They are multiplied 4 at a time, then 2, with a line
+# of zeros beside an odd one, and the many 4 at a time and 64 before the next.
+FEW = [(2, 67, 130), (3, 5, 257), (4, 62, 1024), (5, 66, 511), (6, 1, 448), (7, 131, 513)]
+FEW += [(8, 3, 1089), (31, 2051, 4129)]
+
+
+@each_left
+def test_few_lines_against_many(rung: Any, left: str) -> None:
+    t, u = BYTES[left]["T"], BYTES[left]["U"]
+    for few, many, k in FEW:
+        check(rung, bytes_of(t, (few, k), few), np.asfortranarray(bytes_of(u, (k, many), many)))
+        check(rung, bytes_of(t, (many, k), many), bytes_of(u, (k, few), few))
+
+
 # Few rows take 256 bytes of B's rows at a time, and 4096 columns before the next; 16 rows are few
 # where B has more than 8 MiB, and take 2048 columns.
 WIDE = [(6, 257, 0), (5, 255, 70), (6, 513, 65), (2, 4353, 130), (5, 4099, 67), (16, 2817, 3001)]
@@ -149,6 +164,20 @@ def test_few_rows_of_bfloat16_against_wide_matrices(
         expected = (a.astype(float) @ b.astype(float)).astype(BF16["T"].numpy)
         out = np.full((m, n), np.nan, BF16["T"].numpy)
         np.testing.assert_array_equal(pairs_of_bfloat16(a, b, out=out), expected, f"{m} {n} {k}")
+
+
+def test_few_lines_of_bfloat16_against_many(pairs_of_bfloat16: Any) -> None:
+    random = np.random.default_rng(2)
+    for few, many, k in FEW:
+        # -1, 0 and 1: sums are exact.
+        x, y = (random.integers(-1, 2, s).astype(BF16["T"].numpy) for s in ((few, k), (k, many)))
+        expected = (x.astype(float) @ y.astype(float)).astype(BF16["T"].numpy)
+        for a, b, wanted in (
+            (x, np.asfortranarray(y), expected),
+            (np.ascontiguousarray(y.T), np.ascontiguousarray(x.T), expected.T),
+        ):
+            out = np.full(wanted.shape, np.nan, BF16["T"].numpy)
+            np.testing.assert_array_equal(pairs_of_bfloat16(a, b, out=out), wanted)
 
 
 def test_the_number_of_threads_changes_no_bit_of_bfloat16(

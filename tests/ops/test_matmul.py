@@ -113,6 +113,21 @@ def test_columns_whose_terms_are_neighbours(rung: Any, dtype: np.dtype[Any]) -> 
 
 
 @each_dtype
+def test_few_lines_against_many(rung: Any, dtype: np.dtype[Any]) -> None:
+    # Where the terms of the many are neighbours, up to 8 are few, one for every 64 bytes of a line,
+    # and up to 32 where the many have more than 8 MiB. They are multiplied 4 at a time, then 2, and
+    # the many up to 4 at a time and 64 before the next.
+    large = (31, (8 << 20) // (2050 * dtype.itemsize) + 2, 2050)
+    for few, many, k in ((2, 67, 79), (3, 5, 130), (6, 66, 193), (7, 131, 513), (8, 3, 260), large):
+        x, y = signs((few, k), dtype, seed=few), signs((k, many), dtype, seed=many)
+        exact = (x.astype(np.float64) @ y.astype(np.float64)).astype(dtype).astype(np.float64)
+        size = f"{few} and {many}, k={k}"
+        np.testing.assert_array_equal(product(rung, x, np.asfortranarray(y)), exact, size)
+        turned = product(rung, np.ascontiguousarray(y.T), np.ascontiguousarray(x.T))
+        np.testing.assert_array_equal(turned, exact.T, size)
+
+
+@each_dtype
 def test_more_rows_than_have_their_sums_in_a_cache(
     rung: Any, dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
