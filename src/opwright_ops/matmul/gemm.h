@@ -355,8 +355,8 @@ void multiply(Operand<ElemA> a, SourceB b, Out* out, int64_t m, int64_t n, int64
             const Lines<typename SourceB::Element> cols = cols_of(b);
             const Thin_out<Out, Epilogue> straight{out, n, false, epilogue}, turned{out, n, true, epilogue};
             const int64_t row = k * int64_t{sizeof(*a.data)}, col = k * int64_t{sizeof(*b.data)};
-            const int64_t most_m = cols.along == 1 ? few_dots(col, n * col) : few_rows;
-            const int64_t most_n = rows.along == 1 ? few_dots(row, m * row) : few_cols;
+            const int64_t most_m = cols.along == 1 ? few_dot_rows(col, n * col) : few_rows;
+            const int64_t most_n = rows.along == 1 ? few_dot_cols(row) : few_cols;
             if (m <= most_m && thin<Isa>(rows, m, cols, n, k, straight)) return;
             if (n <= most_n && m > most_m && thin<Isa>(cols, n, rows, m, k, turned)) return;
             if (m <= few_turned_rows<typename Isa::Packed_b>(k) && cols.along == 1 && cols.across != 1) {

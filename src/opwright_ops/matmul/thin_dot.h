@@ -18,7 +18,7 @@ namespace gemm {
 // Up to so many rows, packing all of B costs more than packing a little of it at a time, from where sums are
 // loaded and stored more often: half a tile's where caches hold B, more where it comes from memory. (Bytes, 16
 // rows: 1000 x 1000 118 us this way and 111 from blocks, 4096 x 4096 2.2 and 2.9 ms.)
-constexpr int64_t few_dot_rows(int64_t bytes) { return from_memory(bytes) ? 16 : 6; }
+constexpr int64_t few_tile_rows(int64_t bytes) { return from_memory(bytes) ? 16 : 6; }
 
 // Columns that have sums at a time: 16 x 2048 sums are 128 KiB of L2. They are loaded and stored once for a
 // line of packed terms, and B is packed in pieces of `dot_bytes` of as many rows, with the same of a later
@@ -109,7 +109,7 @@ void few_rows_of_tiles(const Lines<ElemA>& a, int64_t few, const Lines<ElemB>& b
 }
 
 // Lines that share what is loaded of the few: 4, with up to 4 of these, are 16 sums in registers, while the
-// next 4 are fetched. (bf16, 4096 x 4096, 4 rows: 1.5 ms, one line at a time 2.6.) A single one has none to share.
+// next 4 are fetched. (bf16, 4096 x 4096, 4 rows: 1.5 ms, one line at a time 2.6.)
 template <int Few> constexpr int lines_together = Few == 1 ? 1 : 4;
 
 // sums[Few, Count] of the products of `Count` lines, whose terms are neighbours and which are `across` apart,
@@ -227,16 +227,16 @@ void few_dots_of(const Lines<ElemF>& few_lines, int64_t few, const Lines<ElemM>&
 }
 
 // out = a * b where m or n is small and the larger operand lies as one of the two wants it; else false.
-// `tiled`: products of more than `few_dot_rows` rows have faster instructions than these.
+// `tiled`: products of more than 16 rows have faster instructions than these.
 template <class Isa, class ElemA, class ElemB, class Out, class Epilogue>
 bool thin_dot(const Lines<ElemA>& a, const Lines<ElemB>& b, Out* out, int64_t m, int64_t n, int64_t k,
               const Epilogue& epilogue, bool tiled) {
     const int64_t turned = few_turned_rows<typename Isa::Packed_b>(k), dots = tiled ? 16 : most_dots;
     const int64_t row = k * int64_t{sizeof(ElemA)}, col = k * int64_t{sizeof(ElemB)};
-    const int64_t few = few_dot_rows(n * col), most = b.across != 1 && !tiled ? turned : few;
-    if (m <= std::min(few_dots(col, n * col), dots) && b.along == 1) {
+    const int64_t few = few_tile_rows(n * col), most = b.across != 1 && !tiled ? turned : few;
+    if (m <= std::min(few_dot_rows(col, n * col), dots) && b.along == 1) {
         few_dots_of<Isa, false>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
-    } else if (n <= std::min(few_dots(row, m * row), dots) && a.along == 1) {
+    } else if (n <= few_dot_cols(row) && a.along == 1) {
         few_dots_of<Isa, true>(b, n, a, m, k, Thin_out<Out, Epilogue>{out, n, true, epilogue});
     } else if (m <= most && (b.across == 1 || b.along == 1)) {
         few_rows_of_tiles<Isa>(a, m, b, n, k, Thin_out<Out, Epilogue>{out, n, false, epilogue});
