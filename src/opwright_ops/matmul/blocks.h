@@ -38,8 +38,8 @@ constexpr bool from_memory(std::int64_t bytes) { return bytes > std::int64_t{8} 
 // lines of the other are neighbours.
 constexpr std::int64_t few_rows = 8, few_cols = 2;
 
-// The same where its terms are: dot products of few lines with lines of `line` bytes. Of rows more where B comes
-// from memory, as packing takes long to transpose it (columns of A need not be: 4096 x 32 x 4096 in bytes takes
+// The same where its terms are: dot products of few lines with lines of `line` bytes. Of rows more where B
+// comes from memory, as packing takes long to transpose it (columns of A need not be: 4096 x 32 x 4096 in bytes takes
 // 2.8 ms packed, 3.4 not). Adding up the lanes of a register costs what is left of short lines. (B transposed,
 // 4096 x 4096, packed and not: f32, 16 rows 9.7 and 6.3 ms, 32 rows 14.3 and 11.8; bf16, 8 rows 4.1 and 1.9, 32
 // rows 7.7 and 6.0. In cache, 1000 x 1000 in f32: 8 rows 283 and 230 us, 16 rows 442 and 447. 4M elements of
