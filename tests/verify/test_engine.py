@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -194,13 +195,17 @@ def test_an_interruption_begins_no_further_build(
     pair: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = engine.backend_named("cpu")
-    real, begun = backend.build, []
+    real, begun, told = backend.build, [], threading.Event()
 
     def build(*given: Any) -> Any:
         begun.append(given)
+        if len(begun) > 1:  # ends well after the interruption
+            told.wait(30)
+            time.sleep(0.5)
         return real(*given)
 
     def interrupted(*_: Any) -> None:
+        told.set()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(backend, "build", build)
